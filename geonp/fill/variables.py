@@ -17,6 +17,7 @@ from geonp.raster.dimensions import has_coordinate, is_geolocation
 from geonp.raster.grid import Grid, with_cf_crs
 from geonp.raster.metadata import Kind, ancillary_names, as_dataset
 from geonp.raster.places import warn_of_places
+from geonp.raster.positions import with_times
 from geonp.raster.variable import Variable, class_variables, number_variables, off_grid, passed_classes
 
 Raster = xr.DataArray | xr.Dataset
@@ -43,7 +44,7 @@ def normalise(
             f"The last column of {grid.x_dim!r} repeats the first, 360 degrees away: both are filled separately, and "
             f"the raster is not treated as periodic. Drop it: obj.isel({{{grid.x_dim!r}: slice(None, -1)}})."
         )
-    ds = _marked(as_dataset(obj))
+    ds = _marked(with_times(as_dataset(obj)))
     flags = flags_of(options.missing, obj, ds, grid)
     ds = flags.ds
     if isinstance(obj, xr.DataArray):

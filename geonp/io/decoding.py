@@ -61,7 +61,11 @@ def decoded(stored: xr.Dataset, wanted: Sequence[str] | None = None) -> xr.Datas
         attrs = [stored.attrs, *(variable.attrs for variable in stored.variables.values())]
         texts = [str(each.get(key, "")) for each in attrs for key in _NAMING]
         named = {word.strip(":") for text in texts for word in text.split()}
-        needed = {*wanted, *stored.dims, *stored.coords, *named, "spatial_ref", "crs"}
+        # times of WRF are characters of a variable
+        characters = {
+            name for name, variable in stored.variables.items() if variable.dtype.kind in "SU" and variable.ndim <= 2
+        }
+        needed = {*wanted, *stored.dims, *stored.coords, *named, *characters, "spatial_ref", "crs"}
         stored = stored.drop_vars([name for name in stored.data_vars if name not in needed])
     for what, left in (
         ("records of several numbers", [name for name, v in stored.variables.items() if v.dtype.kind == "V"]),

@@ -31,6 +31,7 @@ from geonp.raster.grid import Grid
 from geonp.raster.labels import Label, select_labels
 from geonp.raster.metadata import class_attrs
 from geonp.raster.nodata import without
+from geonp.raster.positions import with_times
 from geonp.raster.windows import chunk_side
 
 _CHUNK_BYTES = "16MiB"  # a 2048 x 2048 block of float32: several fit beside the model on a small machine
@@ -142,6 +143,7 @@ def open_raster(
     if as_numbers:
         for da in data_variables(ds).values():
             da.attrs = without(da.attrs, tuple(class_attrs(da.attrs)))
+    ds = with_times(ds)
     if wanted is not None:
         ds = _select_variables(ds, wanted)
     if nodata is None:

@@ -42,7 +42,8 @@ def as_frame(
         geometry: Any = points.geometry
         places = points_of(geometry.to_numpy(), "the table")
         points = with_places(pd.DataFrame(points.drop(columns=geometry.name)), places, geometry.crs)
-    attrs = {name: {"units": unit} for name, unit in points.attrs.get("units", {}).items()}
+    units = points.attrs.get("units")  # a text says not of which column it is
+    attrs = {name: {"units": unit} for name, unit in units.items()} if isinstance(units, Mapping) else {}
     frame = _in_own_byte_order(in_text(points.reset_index(levels_of(points)).infer_objects()))
     return frame, attrs, points.attrs.get("crs")
 

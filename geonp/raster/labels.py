@@ -12,6 +12,7 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.raster.arrays import IntArray
 from geonp.raster.grid import Grid
+from geonp.raster.positions import times_along
 from geonp.raster.tolerances import TOLERANCES
 
 Label = str | float | None
@@ -28,7 +29,8 @@ def select_labels(ds: xr.Dataset, wanted: Mapping[Hashable, tuple[Label, Label]]
     ds : Dataset
     wanted : mapping
         First and last coordinate by dimension, not those of rows and columns. A year, a month or a day as text stands
-        for all times in it. A dimension without coordinate has positions from 0.
+        for all times in it. A dimension without coordinate has positions from 0, and times if another coordinate
+        along it has any.
 
     Returns
     -------
@@ -50,7 +52,7 @@ def select_labels(ds: xr.Dataset, wanted: Mapping[Hashable, tuple[Label, Label]]
                 f"select (--select) must name dimensions of slices: got {str(dim)!r}, expected "
                 f"{' or '.join(map(repr, others)) or 'none, for there are none'}. {hint}"
             )
-        index = ds.get_index(dim)
+        index = _index(ds, dim, first, last)
         cells = _between(index, str(dim), first, last)
         if not cells.size:
             shown = ", ".join(map(str, index[:3])) + (", ..." if len(index) > 3 else "")
@@ -61,6 +63,16 @@ def select_labels(ds: xr.Dataset, wanted: Mapping[Hashable, tuple[Label, Label]]
         whole = cells.size == cells[-1] - cells[0] + 1
         ds = ds.isel({dim: slice(int(cells[0]), int(cells[-1]) + 1) if whole else cells})
     return ds
+
+
+def _index(ds: xr.Dataset, dim: Hashable, first: Label, last: Label) -> pd.Index:
+    """The labels of slices: their positions, or times if they have any, where a dimension has no coordinate."""
+    index = ds.get_index(dim)
+    given = [str(end) for end in (first, last) if end is not None]
+    if dim in ds.indexes or all(end.isdecimal() and int(end) < index.size for end in given):
+        return index
+    times = times_along(ds, dim)
+    return index if times is None or times.dtype.kind == "m" else xr.DataArray(times, dims="time").to_index()
 
 
 def _said(first: Label, last: Label) -> str:

@@ -35,6 +35,17 @@ class PeriodSettings:
 PERIODS = PeriodSettings()
 
 
+def with_times(ds: xr.Dataset) -> xr.Dataset:
+    """A Dataset whose times of slices are coordinates: WRF has them as texts, in a variable beside the others.
+
+    Those are variables along a dimension without coordinate that say times.
+    """
+    beside = [name for name, da in ds.data_vars.items() if da.ndim == 1 and not has_coordinate(ds, da.dims[0])]
+    # numbers with units of time may be measured
+    found = [name for name in beside if ds[name].dtype.kind not in "biufcm" and _decoded(ds[name]) is not None]
+    return ds.set_coords(found)
+
+
 def positions(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
     """Positions of the slices along a dimension, of which only the differences matter.
 
@@ -43,7 +54,7 @@ def positions(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
     units of time, such as ``days since 2000-01-01``, ``months since 2000-01-01`` (30.4 days each) or ``hours``.
     Otherwise, and if a time is unknown, of which it warns, they are 0, 1, 2, ...
     """
-    times = _times(array, dim)
+    times = times_along(array, dim)
     if times is not None:
         return _elapsed(times)
     if has_coordinate(array, dim) and (unknown := int(np.sum(pd.isna(array.coords[dim].values)))):
@@ -59,7 +70,7 @@ def periods(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
 
     The year is that of the calendar.
     """
-    times = _times(array, dim)
+    times = times_along(array, dim)
     if times is None or times.dtype.kind == "m" or times.size < PERIODS.steps:
         return ()
     elapsed = np.unique(_elapsed(times))
@@ -74,7 +85,7 @@ def periods(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
     )
 
 
-def _times(array: xr.DataArray, dim: Hashable) -> Array | None:
+def times_along(array: xr.DataArray | xr.Dataset, dim: Hashable) -> Array | None:
     """Times along a dimension, as datetime64, timedelta64 or cftime; None without any, or if some are unknown."""
     along = [coord for name, coord in array.coords.items() if coord.dims == (dim,) and name != dim]
     own = [array.coords[dim]] if has_coordinate(array, dim) else []

@@ -20,10 +20,13 @@ import xarray as xr
 from rasterio.transform import from_origin
 
 from geonp.errors import InputError, MissingFileError
+from geonp.fill.options import FillOptions
+from geonp.fill.request import prepare
 from geonp.io.files import open_raster
 from geonp.io.location import identity
 from geonp.io.output import write_raster
 from geonp.raster.grid import Grid
+from geonp.raster.positions import DAY, positions
 from geonp.raster.variable import number_variables
 
 from ..commands import says
@@ -362,3 +365,22 @@ def test_a_changed_source_of_a_vrt_changes_its_identity(tmp_path: Path) -> None:
         with (tmp_path / "z.tif").open("ab") as file:
             file.write(b"0")
         assert identity(name) != before
+
+
+@pytest.mark.parametrize("variables", [None, ["T2"]])
+def test_times_of_wrf_are_characters_of_a_variable(tmp_path: Path, variables: list[str] | None) -> None:
+    """Of a dimension without coordinate; `across` counts days by them, and --select takes them."""
+    path, days = tmp_path / "wrfout.nc", ["2020-01-01", "2020-01-02", "2020-01-09"]
+    with netCDF4.Dataset(path, "w") as file:
+        for name, size in (("Time", 3), ("DateStrLen", 19), ("south_north", 4), ("west_east", 5)):
+            file.createDimension(name, size)
+        file.createVariable("T2", "f4", ("Time", "south_north", "west_east"))[:] = np.ones((3, 4, 5))
+        texts = np.array([list(f"{day}_00:00:00") for day in days], "S1")
+        file.createVariable("Times", "S1", ("Time", "DateStrLen"))[:] = texts
+    for chunks in (None, "auto"):
+        ds = open_raster(path, chunks=chunks, variables=variables)
+        assert list(ds.data_vars) == ["T2"]
+        np.testing.assert_allclose(np.diff(positions(ds["T2"], "Time")) / DAY, [1, 7])
+    chosen = open_raster(path, variables=variables, select={"Time": ("2020-01-02", None)})
+    assert chosen["Times"].values.tolist() == [f"{day}_00:00:00".encode() for day in days[1:]]
+    assert prepare(xr.open_dataset(path), FillOptions(across="Time")).job.across[0].positions == (0, DAY, 8 * DAY)

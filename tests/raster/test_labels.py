@@ -11,6 +11,7 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.raster.labels import select_labels
+from geonp.raster.positions import with_times
 
 MONTHS = pd.date_range("2020-05-01", periods=8, freq="MS")
 
@@ -39,6 +40,15 @@ def test_times_lie_in_a_range_of_dates(wanted: tuple[str | None, str | None], mo
     found = select_labels(ds, {"time": wanted})
     assert found.time.dt.month.values.tolist() == [5 + n for n in order if 5 + n in months]
     xr.testing.assert_identical(found, ds.sel(time=found.time))
+
+
+def test_a_dimension_without_coordinate_has_positions_or_the_times_beside_it() -> None:
+    ds = stack().drop_vars("time").assign(Times=("time", MONTHS.strftime("%Y-%m-%d_%H:%M:%S").to_numpy("S19")))
+    for wanted, months in ((("2020-07", "2020-08"), [7, 8]), (("2", "2"), [7]), (("0", "1"), [5, 6])):
+        found = select_labels(with_times(ds), {"time": wanted})
+        assert [int(text[5:7]) for text in found["Times"].values] == months
+    with pytest.raises(InputError, match="must be numbers along 'time': got 2020-07"):
+        select_labels(ds.drop_vars("Times"), {"time": ("2020-07", "2020-07")})
 
 
 def test_numbers_are_rounded_as_float32_and_text_is_compared() -> None:

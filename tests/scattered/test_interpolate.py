@@ -294,6 +294,8 @@ def test_the_command_predicts_at_the_places_of_a_table(tmp_path: Path) -> None:
 def test_units_are_given_or_in_the_names_of_columns() -> None:
     table = measurements(5).rename(columns={"value": "temp [degC]"})
     assert read_table(table, None, None, None).attrs["temp"]["units"] == "degC"
+    table.attrs["units"] = "m"  # of no column, and no mapping as of files with a row of units
+    assert read_table(table, None, None, None).attrs["temp"]["units"] == "degC"
     with pytest.warns(UserWarning, match="column 'temp' has the units 'degC', and 'K' .* values are not converted"):
         assert read_table(table, "temp", None, None, units="K").attrs["temp"]["units"] == "K"
     assert [*read_table(table.assign(temp=1.0), "temp [degC]", None, None).values] == ["temp [degC]"]
