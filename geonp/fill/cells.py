@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from inspect import signature
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from geonp.errors import InputError
+from geonp.errors import InputError, warn
 from geonp.fill.aggregate import AGGREGATE, aggregate
 from geonp.fill.elsewhere import Target, arrays_on
 from geonp.fill.options import FillOptions
@@ -23,6 +24,9 @@ from geonp.raster.casting import lattice_of
 from geonp.raster.mapping import Mapping
 from geonp.raster.metadata import FillFlag, Kind
 from geonp.raster.variable import Variable
+
+_ACROSS = 4
+"""Places in each cell of a target, across, at which it is looked for in the raster."""
 
 
 def means_at(
@@ -76,7 +80,24 @@ def _labels(request: Request, target: Target) -> Array:
             f"{bare:,} of {int(covered.sum()):,} cells of the target grid contain no cell centre of the raster, so "
             "that they have no mean: choose larger cells, or values at points (support='point', --support point)"
         )
+    if cut := int(((held > 0) & ~_whole(target)).sum()):
+        warn(
+            f"{cut:,} of {int((held > 0).sum()):,} cells of the target grid lie partly outside of the raster: their "
+            "means, and standard errors, are those of the part inside."
+        )
     return np.asarray(labels)
+
+
+def _whole(target: Target) -> Array:
+    """Mask of the cells of a target that lie in the raster, but for an eighth at their sides."""
+    offsets = (np.arange(_ACROSS) + 0.5) / _ACROSS - 0.5
+    y, x = target.coordinates
+    sides = [np.gradient(centres) if centres.size > 1 else np.zeros(1) for centres in (y, x)]
+    inside = [
+        np.isfinite(target.mapping(y + down * sides[0], x + right * sides[1])).all(-1)
+        for down, right in itertools.product(offsets, offsets)
+    ]
+    return np.asarray(np.all(inside, axis=0).ravel())
 
 
 def _result(rows: pd.DataFrame, variable: Variable, target: Target, labels: Array) -> Array:

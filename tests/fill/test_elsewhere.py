@@ -111,6 +111,15 @@ def test_means_over_coarser_cells(model: str) -> None:
         da.geonp.infill(at=at, support="cell", model=model, **asked)
 
 
+def test_cells_partly_outside_of_the_raster_are_said(model: str) -> None:
+    da = gapped(raster(24, 32))
+    with pytest.warns(
+        UserWarning, match="13 of 48 cells of the target grid lie partly outside of the raster: their means"
+    ):
+        found = da.geonp.infill(at=raster(6, 8, 4.0, 3.5), support="cell", samples=2, model=model)
+    np.testing.assert_allclose(found.a[0, 7], da[:2, 30:].mean(), rtol=1e-5)
+
+
 def test_means_of_observed_integers_are_rounded_with_an_error(model: str) -> None:
     values = np.arange(24 * 32, dtype=np.int16).reshape(24, 32)
     values[:4, :4] = -1
