@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
@@ -25,8 +25,16 @@ from geonp.raster.mapping import Mapping
 from geonp.raster.metadata import FillFlag, Kind
 from geonp.raster.variable import Variable
 
-_ACROSS = 4
-"""Places in each cell of a target, across, at which it is looked for in the raster."""
+
+@dataclass(frozen=True)
+class _CellSettings:
+    """Settings of cells of a target."""
+
+    places: int = 4
+    """Places in each cell, across, that are looked for in the raster."""
+
+
+_SETTINGS = _CellSettings()
 
 
 def means_at(
@@ -90,7 +98,7 @@ def _labels(request: Request, target: Target) -> Array:
 
 def _whole(target: Target) -> Array:
     """Mask of the cells of a target that lie in the raster, but for an eighth at their sides."""
-    offsets = (np.arange(_ACROSS) + 0.5) / _ACROSS - 0.5
+    offsets = (np.arange(_SETTINGS.places) + 0.5) / _SETTINGS.places - 0.5
     y, x = target.coordinates
     sides = [np.gradient(centres) if centres.size > 1 else np.zeros(1) for centres in (y, x)]
     inside = [

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from geonp.raster.arrays import AnyIntArray, FloatArray
+from geonp.errors import InputError
+from geonp.raster.arrays import AnyIntArray, BoolArray, FloatArray
 from geonp.raster.metadata import FillFlag
+from geonp.raster.tolerances import TOLERANCES
 
 _FILLED = (FillFlag.FILLED, FillFlag.FILLED_ACROSS)
 
@@ -49,7 +51,7 @@ class Sums:
         weights: FloatArray,
         threshold: float | None,
     ) -> Sums:
-        """The sums of a part of a raster.
+        """The sums of a part of a raster. Raises InputError for samples that are not of its values, as of other units.
 
         Parameters
         ----------
@@ -69,6 +71,7 @@ class Sums:
         used, col = np.unique(cells, return_inverse=True)
         matrix = sparse.csr_matrix((weights, (row, col)), shape=(numbers.size, used.size))
         samples = drawn.reshape(len(drawn), -1)[:, used].T.astype(np.float64)
+        _require_same(flat, samples[col], flags.ravel()[cells] == FillFlag.OBSERVED)
         samples = samples if threshold is None else (samples > threshold).astype(np.float64)
         filled = np.isin(flags.ravel()[cells], _FILLED)
         counts = (np.bincount(row, of, numbers.size).astype(np.int64) for of in (np.ones(row.size), filled))
@@ -95,3 +98,19 @@ class Sums:
         error = np.where((self.filled == 0) & (self.cells > 0), 0.0, error)
         counts = {"cells": self.cells, "filled": self.filled, "empty": sizes - self.cells}
         return {"value": value, "standard_error": error, **counts}
+
+
+def _require_same(values: FloatArray, samples: FloatArray, observed_mask: BoolArray) -> None:
+    """Check that all samples ``(cells, samples)`` of observed cells are the value, unless they differ among each other.
+
+    Raises InputError where they are not.
+    """
+    known = observed_mask & (np.ptp(samples, axis=1) == 0)
+    apart = np.abs(samples[known, 0] - values[known])
+    if (apart > TOLERANCES.samples * np.abs(values[known]).max(initial=0.0)).any():
+        n = int(apart.argmax())
+        raise InputError(
+            "The samples are not those of the values, which were changed after the fill, as by a conversion of units: "
+            f"got an observed {values[known][n]:g} with samples of {samples[known, 0][n]:g}, expected the same. "
+            "Change the samples and standard errors alike, or aggregate the result as it was."
+        )

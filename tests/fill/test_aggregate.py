@@ -82,6 +82,15 @@ def test_samples_in_the_raster_are_used_with_a_warning_if_few(model: str) -> Non
     assert table.standard_error[0] == pytest.approx(own.std(ddof=1), rel=1e-6)
 
 
+def test_samples_of_other_units_than_the_values_are_refused(model: str) -> None:
+    filled = infill(raster(), model=model, samples=64)
+    with pytest.raises(InputError, match="The samples are not those of the values, which were changed after the fill"):
+        aggregate(filled.assign(a=1.8 * filled.a + 32), 8)
+    other = filled.assign({name: 10 * filled[name] for name in ("a", "a_sample", "a_standard_error")})
+    one, ten = aggregate(filled, 8), aggregate(other, 8)
+    np.testing.assert_allclose(ten[["value", "standard_error"]], 10 * one[["value", "standard_error"]], rtol=1e-4)
+
+
 def test_a_raster_with_gaps_is_filled_first(wide_tiles: str) -> None:
     stack = xr.concat([raster(), raster() + 1], "time").assign_coords(time=pd.date_range("2020", periods=2))
     table = stack.geonp.aggregate((8, 10), samples=4, model=wide_tiles)
