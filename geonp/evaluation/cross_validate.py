@@ -70,9 +70,9 @@ def cross_validate(
 ) -> CrossValidation:
     """Predict every measurement from the others, fold by fold, by the model and by classical methods.
 
-    The baselines are the nearest measurement, linear interpolation on a triangulation, thin-plate splines, and ordinary
-    kriging; with covariates, also regression kriging, and with `time`, linear interpolation of each station in time.
-    The covariance of kriging is fitted once, to all measurements.
+    The baselines are the nearest measurement, linear interpolation on a triangulation, inverse distance weighting,
+    thin-plate splines, and ordinary kriging; with covariates, also regression kriging, and with `time`, linear
+    interpolation of each station in time. The covariance of kriging is fitted once, to all measurements.
 
     Parameters
     ----------
@@ -92,8 +92,8 @@ def cross_validate(
         Side of the blocks: in km for longitudes and latitudes, else in the unit of the coordinates. By default about
         four blocks make a fold.
     baselines : sequence of str, optional
-        Methods to compare with: ``nearest``, ``linear``, ``thin_plate``, ``kriging``, and ``regression_kriging`` with
-        covariates, ``linear_across`` with `time`. By default all.
+        Methods to compare with: ``nearest``, ``linear``, ``inverse_distance``, ``thin_plate``, ``kriging``, and
+        ``regression_kriging`` with covariates, ``linear_across`` with `time`. By default all.
     covariates
         As for :func:`geonp.interpolate`: names of columns, and rasters that are read at the measurements. The model is
         then evaluated with and without them.

@@ -110,6 +110,16 @@ def _linear(known: Sites, hidden: Sites) -> Float64Array:
     return np.asarray(np.where(np.isfinite(inside), inside, outside))
 
 
+def _inverse_distance(known: Sites, hidden: Sites) -> Float64Array:
+    """The mean of the nearest 16 places, weighted by ``distance ** -2`` (Shepard)."""
+    neighbours = np.arange(1, min(SETTINGS.idw_neighbours, len(known.values)) + 1)
+    found: Any = KDTree(known.space).query(hidden.space, k=neighbours)
+    # relative to the nearest, which may be at the same place
+    nearest = np.maximum(found[0][:, :1], 1e-12 * np.ptp(known.space))
+    weights = np.maximum(found[0] / nearest, 1.0) ** -SETTINGS.idw_power
+    return np.asarray((weights * known.values[found[1]]).sum(1) / weights.sum(1))
+
+
 def _thin_plate(known: Sites, hidden: Sites) -> Float64Array:
     """A thin-plate spline with a linear trend through the nearest 48 places."""
     neighbours = min(SETTINGS.spline_neighbours, len(known.values))
@@ -123,6 +133,7 @@ def _thin_plate(known: Sites, hidden: Sites) -> Float64Array:
 POINT_METHODS: dict[str, Callable[[Sites, Sites], Float64Array]] = {
     "nearest": _nearest,
     "linear": _linear,
+    "inverse_distance": _inverse_distance,
     "thin_plate": _thin_plate,
 }
 """Methods without standard errors of their own, by name."""

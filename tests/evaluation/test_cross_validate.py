@@ -98,6 +98,14 @@ def test_baselines_know_a_plane_and_the_nearest_value(model: str) -> None:
     np.testing.assert_allclose(found.distance, 111.2 * apart.min(1), rtol=0.07)
 
 
+def test_inverse_distances_weigh_the_other_measurements(float32: None) -> None:
+    x, value = np.array([0.0, 1.0, 3.0, 7.0, 13.0, 14.0]), np.array([1.0, 2.0, 6.0, 5.0, 8.0, 7.0])
+    frame = pd.DataFrame({"x": x, "y": 0.0, "value": value})
+    found = geonp.cross_validate(frame, values="value", holdout="one", baselines=["inverse_distance"])
+    expected = np.average(np.delete(value, 1), weights=np.delete(x - 1, 1) ** -2.0)
+    assert found.predictions["inverse_distance"].mean[1] == pytest.approx(expected)
+
+
 def test_missing_station_days_are_known_from_the_days_around_them(float32: None) -> None:
     frame = table(times=6).assign(value=lambda f: f["value"] + f["day"].dt.day)
     options: dict[str, Any] = {"values": "value", "time": "day", "baselines": ["linear_across"]}
@@ -167,7 +175,8 @@ def test_the_command_prints_scores_and_writes_pages_and_tables(tmp_path: Path, f
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert list(found["scores"]) == [
-        *("geonp + covariates", "geonp", "nearest", "linear", "thin_plate", "kriging", "regression_kriging")
+        *("geonp + covariates", "geonp", "nearest", "linear", "inverse_distance"),
+        *("thin_plate", "kriging", "regression_kriging"),
     ]
     assert found["scores"]["geonp"]["cells"] == 24
     assert found["doubtful"][0]["value"] == pytest.approx(table()["value"][3], rel=1e-5)
