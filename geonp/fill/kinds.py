@@ -12,7 +12,7 @@ from geonp.fill.options import RESULTS, FillOptions
 from geonp.inference import checkpoint
 from geonp.inference.kernel import FillJob
 from geonp.raster.grid import Grid
-from geonp.raster.kinds import categories_of, is_classes, kind_of, warn_of_directions
+from geonp.raster.kinds import categories_of, is_classes, kind_of, warn_of_directions, warn_of_missing_class
 from geonp.raster.metadata import Kind, class_attrs
 from geonp.raster.nodata import PACKING, without
 from geonp.raster.variable import (
@@ -52,6 +52,8 @@ def variable_of(da: xr.DataArray, spatial: tuple[Hashable, Hashable], options: F
     variable = replace(Variable.of(da, spatial, options.nodata, kind=kind), sure=options.as_ is not None)
     if kind is Kind.COUNTS:
         return _with_means(variable)
+    if variable.kind is Kind.CLASSES:
+        warn_of_missing_class(variable.source, variable.label, variable.nodata)
     if variable.kind is not Kind.CLASSES or not options.class_probabilities:
         return variable
     observed = variable.read(da.values) if da.variable._in_memory else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,10 @@ _CLASSES = re.compile(
 _DIRECTION = re.compile(
     r"direction(?!al)|azimuth|(^|[_\W])(aspect|w?dir|wd|wdir\d*|bearing|heading)([_\W]|$)", re.IGNORECASE
 )
+_MISSING = re.compile(
+    r"(no|null)_?(data|value)(_value)?|missing(_(data|value)s?)?|fill(_?value)?|null|void", re.IGNORECASE
+)
+"""Names of classes of missing cells."""
 _PHASE = re.compile(r"(?<!unwrapped)(^|[_\W])phase(lag)?([_\W]|$)", re.IGNORECASE)
 """Names of phases, such as those of tides, which turn as directions do, unless they are unwrapped."""
 _RADIANS = re.compile(r"rad(ian)?s?", re.IGNORECASE)
@@ -233,6 +237,19 @@ def categories_of(da: xr.DataArray, observed: FloatArray | None, nodata: float |
             "out class_probabilities (--class-probabilities)."
         )
     return listed
+
+
+def warn_of_missing_class(da: xr.DataArray, label: str, nodata: Collection[float]) -> None:
+    """Warn of a class that is called as missing cells, such as ``no_data``, and counts as observed."""
+    named = zip(flag_meanings_of(da.attrs), flag_values_of(da), strict=False)
+    found = {value: name for name, value in named if _MISSING.fullmatch(name) and value not in nodata}
+    for value, name in found.items():
+        if not da.variable._in_memory or (da.values == value).any():
+            warn(
+                f"{label}: the class {value:g} is called {name!r}, and counts as observed, so that its cells are not "
+                f"filled, and others may be filled with it. If they are missing, give nodata={value:g} (--nodata "
+                f"{value:g})."
+            )
 
 
 def category_labels(da: xr.DataArray, categories: tuple[float, ...]) -> npt.NDArray[np.generic]:

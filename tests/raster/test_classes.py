@@ -18,6 +18,8 @@ from rasterio.transform import from_origin
 
 import geonp
 from geonp.errors import InputError
+from geonp.fill.options import FillOptions
+from geonp.fill.variables import normalise
 from geonp.inference import checkpoint
 from geonp.nn.models import build
 from geonp.raster.variable import class_reader
@@ -286,6 +288,20 @@ def test_the_choice_of_classes_or_numbers(cover: tuple[xr.DataArray, npt.NDArray
         raster.assign_attrs(flag_masks=[1, 2]).geonp.infill()
     with pytest.raises(InputError, match="Variable 'cover' holds classes, not numbers: got flag_values"):
         raster.geonp.evaluate()
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_class_that_is_called_no_data_is_said(lazy: bool) -> None:
+    """As in the land cover of ESA's Climate Change Initiative, which declares no nodata value."""
+    codes = np.where(np.eye(8) > 0, 0, 10).astype(np.uint8)
+    attrs = {"flag_values": np.array([0, 10], np.uint8), "flag_meanings": "no_data cropland"}
+    da = xr.DataArray(codes, dims=("y", "x"), name="lccs", attrs=attrs)
+    da = da.chunk() if lazy else da
+    with pytest.warns(UserWarning, match="lccs: the class 0 is called 'no_data', and counts as observed.*--nodata 0"):
+        normalise(da, FillOptions())
+    for said in (FillOptions(nodata=0), FillOptions(nodata=9, as_="numbers")):
+        normalise(da, said)
+    normalise(da.assign_attrs(_FillValue=np.uint8(0)), FillOptions())
 
 
 def test_a_window_of_more_classes_than_can_be_told_apart_is_refused() -> None:
