@@ -234,14 +234,13 @@ def grid_mapping_name(obj: xr.DataArray | xr.Dataset) -> str | None:
 
 
 def with_cf_crs(obj: Any) -> Any:
-    """A raster with its CRS as a CF grid mapping, if attributes ``proj:`` of the Zarr conventions declare it.
+    """A raster with its CRS as a CF grid mapping, if ``proj:`` of the Zarr conventions or ``_CRS`` of GDAL declare it.
 
     These and the attributes ``spatial:`` are dropped: a cut or another grid would make them wrong, and files of other
     formats have no use for them.
     """
-    given = [
-        one.attrs[key] for key in ("proj:wkt2", "proj:projjson", "proj:code") for one in _all(obj) if key in one.attrs
-    ]
+    keys = ("proj:wkt2", "proj:projjson", "proj:code", "_CRS")
+    given = [one.attrs[key] for key in keys for one in _all(obj) if key in one.attrs]
     if not given or grid_mapping_name(obj) is not None or (crs := _crs_of(given[0])) is None:
         return obj
     return without_conventions(obj.assign_coords(spatial_ref=((), 0, cf_attrs(crs))))
@@ -257,8 +256,8 @@ def without_conventions(obj: Any) -> Any:
     return obj
 
 
-_CONVENTIONS = ("proj:", "spatial:")
-"""Zarr conventions of georeferences: what their attributes begin with, and their names."""
+_CONVENTIONS = ("proj:", "spatial:", "_CRS")
+"""Georeferences of Zarr: names of conventions, with which their attributes begin, and the attribute of GDAL."""
 
 
 def _all(obj: xr.DataArray | xr.Dataset) -> list[Any]:
@@ -387,10 +386,10 @@ def _crs_of_others(attrs: Mapping[Any, Any]) -> CRS | None:
 
 
 def _crs_of(given: Any) -> CRS | None:
-    """CRS of an EPSG code, a PROJ string, WKT or PROJJSON; None for anything else."""
+    """CRS of an EPSG code, a PROJ string, WKT, PROJJSON, or a mapping with some of these; None for anything else."""
     if isinstance(given, dict):
         with suppress(CRSError):
-            return CRS.from_json_dict(given)
+            return CRS.from_user_input(given.get("wkt") or given.get("projjson") or given)
     number = re.fullmatch(r"\d{4,6}", str(given).strip())
     text = f"EPSG:{number[0]}" if number else re.sub(r"^\+init=(\S+).*", r"\1", str(given).strip())
     if re.match(r"\w+:\d+$|\+proj=|[A-Z]+(CRS|CS)\[", text):

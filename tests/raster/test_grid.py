@@ -357,11 +357,12 @@ def test_a_crs_in_other_attributes_of_the_grid_mapping(attrs: dict[str, object])
     assert nothing.crs is None
 
 
-@pytest.mark.parametrize("form", ["proj:code", "proj:wkt2", "proj:projjson"])
+@pytest.mark.parametrize("form", ["proj:code", "proj:wkt2", "proj:projjson", "_CRS"])
 @pytest.mark.parametrize("kind", ["array", "dataset", "group"])
 def test_crs_of_zarr_conventions_becomes_a_grid_mapping(form: str, kind: str) -> None:
     crs = CRS.from_epsg(32633)
-    value = {"proj:code": "EPSG:32633", "proj:wkt2": crs.to_wkt(), "proj:projjson": crs.to_json_dict()}[form]
+    texts = {"proj:code": "EPSG:32633", "proj:wkt2": crs.to_wkt(), "proj:projjson": crs.to_json_dict()}
+    value = texts.get(form, {"url": "http://www.opengis.net/def/crs/EPSG/0/32633", "wkt": crs.to_wkt()})  # of GDAL
     names = [{"name": "proj:"}, {"name": "spatial:"}, {"name": "multiscales"}]
     attrs = {"units": "m", form: value, "spatial:shape": [3, 4], "zarr_conventions": names}
     given: xr.DataArray | xr.Dataset = xr.DataArray(np.ones((3, 4)), dims=("y", "x"), name="a", attrs=attrs)
