@@ -16,7 +16,7 @@ from geonp.raster.covariates import CovariateLike, taken_by
 from geonp.raster.dimensions import has_coordinate, is_geolocation
 from geonp.raster.grid import Grid, with_cf_crs
 from geonp.raster.metadata import Kind, ancillary_names, as_dataset
-from geonp.raster.places import warn_of_places
+from geonp.raster.places import warn_of_near_repeats, warn_of_places
 from geonp.raster.positions import with_times
 from geonp.raster.variable import Variable, class_variables, number_variables, off_grid, passed_classes
 
@@ -70,6 +70,7 @@ def normalise(
             _check_replaced(ds, variable.name, results)
         _check_names(ds, variable, results)
     warn_of_places(grid)
+    warn_of_near_repeats(ds, grid)
     _warn_of_other_names(ds, grid)
     return ds, grid, variables, flags
 

@@ -6,12 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import xarray as xr
 from pyproj import CRS, Transformer
 from pyproj.exceptions import ProjError
 
 from geonp.errors import warn
 from geonp.raster.crs import crs_name
+from geonp.raster.dimensions import has_coordinate
 from geonp.raster.grid import Grid
+from geonp.raster.tolerances import TOLERANCES
 
 _LEAST, _MOST = 3.0, 10.0
 """Degrees beyond the area of use of a CRS, which are as many as it is wide between these limits, up to which places
@@ -50,6 +54,23 @@ def warn_of_places(grid: Grid) -> None:
     """Warn of coordinates that cannot be those of the CRS."""
     if why := misplaced(grid):
         warn(f"The coordinates cannot be those of the CRS: {why}. Check the CRS and the units of the coordinates.")
+
+
+def warn_of_near_repeats(obj: xr.DataArray | xr.Dataset, grid: Grid) -> None:
+    """Warn of rows or columns that differ by rounding alone, as of files whose coordinates were written differently."""
+    for dim in grid.dims:
+        if obj.sizes[dim] < 3 or not has_coordinate(obj, dim) or obj[dim].dtype.kind != "f":
+            continue
+        values = obj[dim].values.astype(np.float64)
+        steps = np.abs(np.diff(values))
+        rounding = float(np.spacing(np.float32(np.abs(values).max())))
+        if n := int(np.count_nonzero(steps <= min(rounding, TOLERANCES.joined * steps.max()))):
+            warn(
+                f"The coordinate {str(dim)!r} has {n} pairs of neighbours that differ by rounding alone, such as "
+                f"{values[steps.argmin()]:.10g} and {values[steps.argmin() + 1]:.10g}, as after joining files whose "
+                f"coordinates are written differently. Each is filled. Give the files the same coordinates before: "
+                f"ds.assign_coords({dim}=other[{str(dim)!r}]), and join them with join='exact'."
+            )
 
 
 def _near(area: Any, lon: float, lat: float) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 import rioxarray  # noqa: F401  (registers the accessor rio)
@@ -9,6 +11,8 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.fill.infill import infill
+from geonp.fill.options import FillOptions
+from geonp.fill.variables import normalise
 from geonp.raster.boxes import select_box
 from geonp.raster.dimensions import spatial_dims
 from geonp.raster.grid import Grid
@@ -92,3 +96,17 @@ def test_places_on_other_planets(x: float, doubted: bool) -> None:
     raster[2, 3] = np.nan
     if not doubted:
         assert np.isfinite(infill(raster)["value"].values).all()
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_rows_that_differ_by_rounding_alone_are_said(dtype: str) -> None:
+    """As after joining files of which one has latitudes in single precision: each row was filled twice."""
+    lat = np.linspace(50, 47, 31)
+    files = [
+        xr.DataArray(np.ones((1, 31, 4)), {"time": [n], "lat": at}, ("time", "lat", "lon"), name="t")
+        for n, at in enumerate((lat, lat.astype(dtype).astype("f8")))
+    ]
+    joined = xr.concat(files, "time", join="outer").to_dataset()
+    said = "'lat' has .. pairs of neighbours that differ by rounding alone.*join='exact'"
+    with pytest.warns(UserWarning, match=said) if dtype == "f4" else contextlib.nullcontext():
+        normalise(joined, FillOptions())
