@@ -142,7 +142,7 @@ def read_table(
     """
     selected = tuple(map(str, getattr(points, "attrs", {}).get(SELECTED, ())))
     source = by_sample(points) if isinstance(points, xr.Dataset) else points
-    frame, attrs, crs = as_frame(source, crossed=crossed)
+    frame, attrs, crs = as_frame(source, crossed=crossed or _selects_cells(source, selected))
     levels, points = list(map(str, levels_of(points))), frame
     columns = [str(name) for name in points.columns]
     points = points.set_axis(columns, axis=1)
@@ -189,6 +189,11 @@ def read_table(
     others = points.drop(columns=list({x, y, *names, *beside.columns}))
     found_values = {name: points[name].to_numpy() for name in names}
     return Table(xy, found_values, x, y, attrs, beside, others, crs=crs, selected=selected)
+
+
+def _selects_cells(points: pd.DataFrame | xr.Dataset, selected: Sequence[str]) -> bool:
+    """Whether cells were selected, such as the upper levels of profiles, so that rows are cells."""
+    return isinstance(points, xr.Dataset) and any(points[name].ndim > 1 for name in selected if name in points)
 
 
 def _require_numbers(points: pd.DataFrame, names: Sequence[str]) -> None:

@@ -41,7 +41,7 @@ class RepeatSettings:
     """Those of parts of a date that are numbers of different fields."""
     levels: tuple[str, ...] = (
         *("depth", "level", "levels", "lev", "plev", "layer", "horizon", "z", "height", "altitude", "alt"),
-        *("elevation", "pressure"),
+        *("elevation", "pressure", "pres"),
     )
     """Words in names of the third coordinate."""
     depths: tuple[str, ...] = ("depth", "depths", "layer", "horizon", "plev")

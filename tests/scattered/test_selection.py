@@ -97,6 +97,19 @@ def test_flags_of_a_swath_by_name_and_bits() -> None:
         assert found[np.isfinite(found)].tolist() == expected
 
 
+def test_levels_of_profiles_by_their_pressure() -> None:
+    """As of Argo: places have one dimension, pressures and values two."""
+    places = {"LONGITUDE": ("N_PROF", [1.0, 2.0, 3.0]), "LATITUDE": ("N_PROF", [40.0, 41.0, 42.0])}
+    dims, pressures = ("N_PROF", "N_LEVELS"), np.array([[4.0, 9, 14], [3, 8, 13], [12, 17, np.nan]])
+    ds = xr.Dataset({"TEMP": (dims, 20 - pressures), "PRES": (dims, pressures)}, places)
+    with pytest.raises(InputError, match=r"dimensions \('N_PROF', 'N_LEVELS'\), expected one"):
+        read_table(ds, "TEMP", None, None)
+    for conditions, expected in (("PRES<5", {1: 16, 2: 17}), ("PRES>10", {1: 6, 2: 7, 3: 8})):
+        table = read_table(selected(ds, [conditions, "PRES<15"]), "TEMP", None, None)
+        used = table.usable("TEMP")
+        assert dict(zip(table.xy[used, 0], table.values["TEMP"][used], strict=True)) == expected
+
+
 def test_columns_with_units_in_their_names_and_empty_cells() -> None:
     table = pd.DataFrame({"x": [0, 1, 2], "depth [m]": [5.0, np.nan, 20.0], "a>b": ["p, q", "p", "q"]})
     assert selected(table, ["depth<10"]).index.tolist() == [0]
