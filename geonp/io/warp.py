@@ -27,6 +27,7 @@ from geonp.raster.arrays import Array
 from geonp.raster.covariates import as_numbers, covariate_name, has_classes
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import THEMATIC
+from geonp.raster.tolerances import TOLERANCES
 from geonp.raster.variable import Read, Variable
 from geonp.raster.windows import CHUNKS
 
@@ -161,11 +162,13 @@ def resampled(array: xr.DataArray, grid: Grid, method: str, what: str = "") -> x
     """
     own, what = Grid.from_xarray(array), what or covariate_name(array)
     try:
-        grid.require_same(own, what)
+        grid.require_same(own, what, said=False)
+        beside = grid.shifts(own).max() > TOLERANCES.shift and grid.regular and own.regular
     except InputError:
-        warp = _warp(own, grid, what, method)
-    else:
+        beside = True
+    if not beside:
         return array
+    warp = _warp(own, grid, what, method)
     classes, variable = has_classes(array), as_numbers(array, own)
     if classes and method not in {"nearest", "mode"}:
         instead = "mode" if math.prod(warp.ratio) > 1.5 else "nearest"

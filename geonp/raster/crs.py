@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from pyproj import CRS
+from pyproj.exceptions import CRSError
 
 LOST_IN_CF = "angle from rectified to skew grid parameter lost"
 """Beginning of a warning of pyproj: what the CF attributes of an oblique Mercator lack is in the WKT beside them."""
@@ -23,3 +27,23 @@ def crs_name(wkt: str) -> str:
     crs = CRS.from_wkt(wkt)
     code = crs.to_epsg()
     return f"{crs.name} (EPSG:{code})" if code else str(crs.name)
+
+
+def crs_of_others(attrs: Mapping[Any, Any]) -> CRS | None:
+    """CRS of the first readable attribute of those in use before CF had WKT, such as ``proj4_params`` or ``epsg``."""
+    found = (crs_of(value) for key, value in attrs.items() if re.match(r"proj4?(_|text|$)|epsg", str(key), re.I))
+    return next(filter(None, found), None)
+
+
+def crs_of(given: Any) -> CRS | None:
+    """CRS of an EPSG code, a PROJ string, WKT, PROJJSON, or a mapping with some of these; None for anything else."""
+    if isinstance(given, dict):
+        with suppress(CRSError):
+            return CRS.from_user_input(given.get("wkt") or given.get("projjson") or given)
+    number = re.fullmatch(r"\d{4,6}", str(given).strip())
+    text = f"EPSG:{number[0]}" if number else re.sub(r"^\+init=(\S+).*", r"\1", str(given).strip())
+    if re.match(r"\w+:\d+$|\+proj=|[A-Z]+(CRS|CS)\[", text):
+        with suppress(CRSError):
+            crs = CRS.from_user_input(text)
+            return crs if crs.is_projected or crs.is_geographic else None
+    return None

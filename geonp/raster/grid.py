@@ -18,10 +18,10 @@ import xarray as xr
 from pyproj import CRS
 from pyproj.exceptions import CRSError
 
-from geonp.errors import InputError
+from geonp.errors import InputError, warn
 from geonp.raster.arrays import Array, Float64Array
 from geonp.raster.coordinate_units import is_transformed, parse_unit, unit_factor
-from geonp.raster.crs import cf_attrs, crs_name
+from geonp.raster.crs import cf_attrs, crs_name, crs_of, crs_of_others
 from geonp.raster.dimensions import CF_UNITS, LONGITUDES, data_variables, has_coordinate, is_latitude, spatial_dims
 from geonp.raster.nodata import without
 from geonp.raster.tolerances import TOLERANCES
@@ -175,11 +175,11 @@ class Grid:
         """Whether the last column repeats the first, 360 degrees away."""
         return self.geographic and self.even[1] and abs((self.shape[1] - 1) * abs(self.spacing[1]) - 360.0) < 1e-3
 
-    def require_same(self, other: Grid, what: str) -> None:
+    def require_same(self, other: Grid, what: str, *, said: bool = True) -> None:
         """Check that another grid, of `what`, has the same shape, cells and CRS.
 
         A CRS or a coordinate that only one of them has is not compared. Longitudes may differ by whole turns. Raises
-        InputError if they differ, naming the first difference.
+        InputError if they differ, naming the first difference. If `said`, warns of cells that lie beside those of this.
         """
         if other.shape != self.shape:
             raise InputError(
@@ -191,19 +191,33 @@ class Grid:
                 f"The {what} and the raster differ in CRS: got {crs_name(other.crs)}, expected {crs_name(self.crs)}. "
                 f"Reproject the {what} to the grid of the raster."
             )
-        half_cell = np.abs(self.spacing) / 2
-        names = ("the first", "the last", *["an inner"] * 3)
-        for which, ours, theirs in zip(names, np.transpose(self.marks), np.transpose(other.marks), strict=True):
-            offset = ours - theirs
-            if self.geographic and other.geographic:
-                offset[1] = (offset[1] + 180.0) % 360.0 - 180.0
-            apart = np.abs(offset) > half_cell
-            if np.any(apart & np.array(self.placed) & np.array(other.placed)):
+        names, shifts = ("the first", "the last", *["an inner"] * 3), self.shifts(other)
+        for which, ours, theirs, apart in zip(
+            names, *map(np.transpose, (self.marks, other.marks)), shifts, strict=True
+        ):
+            if (apart > 0.5).any():
                 raise InputError(
                     f"The {what} and the raster differ in the centre (y, x) of {which} cell: got "
                     f"{tuple(theirs.tolist())}, expected {tuple(ours.tolist())}. Crop or reproject the {what} to the "
                     "grid of the raster, with cells of the same size and rows in the same order."
                 )
+        if said and shifts.max() > TOLERANCES.shift:
+            warn(
+                f"The cells of the {what} lie up to {shifts.max():.2g} cells from those of the raster, and are used as "
+                "if they were the same, as where one has the centres of cells and the other their corners. Check the "
+                "coordinates of both."
+            )
+
+    def shifts(self, other: Grid) -> Float64Array:
+        """How far first, last and three inner cells of another grid lie from those of this ``(5, 2)``, in cells.
+
+        Zero along a dimension without coordinate.
+        """
+        offset = np.transpose(self.marks) - np.transpose(other.marks)
+        if self.geographic and other.geographic:
+            offset[:, 1] = (offset[:, 1] + 180.0) % 360.0 - 180.0
+        placed = np.array(self.placed) & np.array(other.placed)
+        return np.asarray(np.where(placed, np.abs(offset) / np.abs(self.spacing), 0.0))
 
     def layer(self, array: xr.DataArray, what: str) -> xr.DataArray:
         """An array on this grid, rows and columns last, without other dimensions of a single entry.
@@ -241,7 +255,7 @@ def with_cf_crs(obj: Any) -> Any:
     """
     keys = ("proj:wkt2", "proj:projjson", "proj:code", "_CRS")
     given = [one.attrs[key] for key in keys for one in _all(obj) if key in one.attrs]
-    if not given or grid_mapping_name(obj) is not None or (crs := _crs_of(given[0])) is None:
+    if not given or grid_mapping_name(obj) is not None or (crs := crs_of(given[0])) is None:
         return obj
     return without_conventions(obj.assign_coords(spatial_ref=((), 0, cf_attrs(crs))))
 
@@ -353,7 +367,7 @@ def _crs(obj: xr.DataArray | xr.Dataset) -> CRS | None:
     attrs = _variables(obj)[name].attrs
     text = attrs.get("crs_wkt") or attrs.get("spatial_ref")
     if not text and "grid_mapping_name" not in attrs:
-        return _crs_of_others(attrs)
+        return crs_of_others(attrs)
     if text and "grid_mapping_name" in attrs:
         with suppress(CRSError):
             return CRS.from_user_input(str(text))
@@ -361,7 +375,7 @@ def _crs(obj: xr.DataArray | xr.Dataset) -> CRS | None:
     try:
         return CRS.from_user_input(str(text)) if text else CRS.from_cf(dict(attrs))
     except (CRSError, KeyError) as error:
-        if crs := _crs_of_others(attrs):
+        if crs := crs_of_others(attrs):
             return crs
         raise InputError(
             f"The CRS in variable {name!r} cannot be read: got {text or dict(attrs)!r}, expected WKT in the attribute "
@@ -376,24 +390,4 @@ def _crs_attribute(obj: xr.DataArray | xr.Dataset) -> CRS | None:
     """
     codes = (obj.coords[name] for name in ("epsg", "proj:epsg", "proj:code") if name in obj.coords)
     given = [*(one.attrs.get("crs") for one in _all(obj)), *(code.item() for code in codes if code.ndim == 0)]
-    return next(filter(None, (_crs_of(one) for one in given if isinstance(one, str | int))), None)
-
-
-def _crs_of_others(attrs: Mapping[Any, Any]) -> CRS | None:
-    """CRS of the first readable attribute of those in use before CF had WKT, such as ``proj4_params`` or ``epsg``."""
-    found = (_crs_of(value) for key, value in attrs.items() if re.match(r"proj4?(_|text|$)|epsg", str(key), re.I))
-    return next(filter(None, found), None)
-
-
-def _crs_of(given: Any) -> CRS | None:
-    """CRS of an EPSG code, a PROJ string, WKT, PROJJSON, or a mapping with some of these; None for anything else."""
-    if isinstance(given, dict):
-        with suppress(CRSError):
-            return CRS.from_user_input(given.get("wkt") or given.get("projjson") or given)
-    number = re.fullmatch(r"\d{4,6}", str(given).strip())
-    text = f"EPSG:{number[0]}" if number else re.sub(r"^\+init=(\S+).*", r"\1", str(given).strip())
-    if re.match(r"\w+:\d+$|\+proj=|[A-Z]+(CRS|CS)\[", text):
-        with suppress(CRSError):
-            crs = CRS.from_user_input(text)
-            return crs if crs.is_projected or crs.is_geographic else None
-    return None
+    return next(filter(None, (crs_of(one) for one in given if isinstance(one, str | int))), None)

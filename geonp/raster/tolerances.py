@@ -31,6 +31,8 @@ class Tolerances:
     """Deviations or the range of a constant covariate, as a share of its largest value: rounding in float32."""
     unit: float = 1e-4
     """Factors between equal units: files say foot for the US survey foot."""
+    shift: float = 0.1
+    """Cells of equal grids, in cells, beyond which they may be those of other places."""
     joined: float = 0.1
     """Rows that differ by rounding are so much closer than the largest step: others are rows of a fine grid."""
     samples: float = 1e-3

@@ -43,6 +43,13 @@ def test_a_raster_on_the_grid_stays_as_it_is() -> None:
     assert resampled(FINE, Grid.from_xarray(FINE), "average") is FINE
 
 
+def test_a_raster_of_half_a_cell_beside_is_resampled() -> None:
+    """As where one has the centres of cells, and the other their corners."""
+    beside = FINE.assign_coords(lat=FINE.lat + 0.05)
+    found = resampled(beside, Grid.from_xarray(FINE), "bilinear")
+    np.testing.assert_allclose(found.values[1:-1] - FINE.values[1:-1], -0.5, atol=1e-4)
+
+
 def test_finer_cells_are_interpolated_between_coarser_ones() -> None:
     coarse = plane(np.arange(56.0, 43, -1), np.arange(-4.0, 15))
     found = resampled(coarse, Grid.from_xarray(FINE), "bilinear")

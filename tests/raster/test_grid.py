@@ -265,6 +265,16 @@ def test_same_grid() -> None:
         one.require_same(origin, "mask")
 
 
+def test_cells_between_those_of_the_raster_are_said() -> None:
+    here = Grid.from_xarray(raster(y=[3.0, 2, 1], x=[0.0, 1, 2, 3]))
+    here.require_same(Grid.from_xarray(raster(y=[3.05, 2.05, 1.05], x=[0.0, 1, 2, 3])), "mask")
+    corners = Grid.from_xarray(raster(y=[3.5, 2.5, 1.5], x=[0.0, 1, 2, 3]))
+    with pytest.warns(UserWarning, match="The cells of the mask lie up to 0.5 cells from those of the raster"):
+        here.require_same(corners, "mask")
+    here.require_same(corners, "mask", said=False)
+    assert here.shifts(corners).tolist() == [[0.5, 0.0]] * 5
+
+
 def test_bounds_are_the_outer_edges_of_the_cells() -> None:
     x = [0.0, 1, 2, 3]
     assert Grid.from_xarray(raster(y=[2.0, 1, 0], x=x)).bounds == (-0.5, -0.5, 3.5, 2.5)
