@@ -13,6 +13,7 @@ import xarray as xr
 
 from geonp.errors import warn
 from geonp.raster.arrays import Array
+from geonp.raster.dates import dates_of_coordinate
 from geonp.raster.dimensions import has_coordinate
 from geonp.raster.units import measure_of
 
@@ -50,8 +51,9 @@ def positions(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
     """Positions of the slices along a dimension, of which only the differences matter.
 
     They are times in microseconds if the coordinate of the dimension, or the only other coordinate along it, has times:
-    datetime64, timedelta64, cftime of any calendar, periods of pandas, texts such as ``2000-01-31``, or numbers with
-    units of time, such as ``days since 2000-01-01``, ``months since 2000-01-01`` (30.4 days each) or ``hours``.
+    datetime64, timedelta64, cftime of any calendar, periods of pandas, texts such as ``2000-01-31``, numbers such
+    as 20000131 or years of a dimension called so, or numbers with units of time, such as ``days since 2000-01-01``,
+    ``months since 2000-01-01`` (30.4 days each) or ``hours``.
     Otherwise, and if a time is unknown, of which it warns, they are 0, 1, 2, ...
     """
     times = times_along(array, dim)
@@ -106,7 +108,7 @@ def _decoded(coord: xr.DataArray) -> Array | None:
         if values.dtype.kind in "iuf":
             measure = measure_of(unit)
             if measure is None or measure.dims != {("s", 1)} or not np.isfinite(values).all():
-                return None
+                return dates_of_coordinate(coord)
             lengths = ((values.astype(np.float64) - values[:1]) * measure.factor * 1e6).round().astype("m8[us]")
             values = np.datetime64("2000-01-01") + lengths if since else lengths
     if values.dtype.kind in "SUT" or (values.dtype.kind == "O" and all(isinstance(value, str) for value in values)):

@@ -16,10 +16,9 @@ from pandas.tseries.frequencies import to_offset
 
 from geonp.errors import InputError, warn
 from geonp.raster.arrays import Array, BoolArray, IntArray
+from geonp.raster.dates import dates_of_numbers
 from geonp.raster.positions import positions
 
-_NUMBERS = {6: "%Y%m", 7: "%Y%j", 8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
-"""Formats of times that are numbers, by their digits."""
 _TIME = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)?")
 """A time or its first parts."""
 _ZONE = re.compile(r"T.*[+-]\d\d:?\d\d$")
@@ -200,16 +199,6 @@ def _on_steps(times: Array, first: str, step: str) -> BoolArray:
     if on.any() and (none := int(np.ptp(count[on])) + 1 - int(on.sum())):
         warn(f"No measurement has a time at {none} of the steps of {step} from {first}: they have no field.")
     return np.asarray(on)
-
-
-def dates_of_numbers(numbers: pd.Series[Any]) -> Any:
-    """Times of numbers such as 20200131, 202001, 2020031 (a year and its day) or 2020013112; None if one is no time."""
-    whole = numbers[numbers.to_numpy(np.float64) % 1 == 0].astype(np.int64).astype(str)
-    digits = set(whole.str.len())
-    if len(whole) < len(numbers) or len(digits) != 1 or not digits <= {*_NUMBERS}:
-        return None
-    dates = pd.to_datetime(whole, format=_NUMBERS[digits.pop()], errors="coerce")
-    return dates if dates.dt.year.between(1800, 2200).all() else None
 
 
 def _iso(value: Any) -> Any:

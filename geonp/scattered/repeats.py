@@ -14,7 +14,7 @@ import pandas as pd
 from geonp.errors import InputError, warn
 from geonp.io.measurements import Table
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray, IntArray
-from geonp.raster.times import dates_of_numbers
+from geonp.raster.dates import dates_of_numbers
 
 Repeats = Literal["mean", "keep"]
 """What is done with several rows of one place."""

@@ -176,6 +176,17 @@ def test_periods_are_those_that_the_stack_spans_and_resolves() -> None:
     assert positions(coded.drop_vars("time"), "time") == (0, 365 * day, 730 * day)
     for texts in (["2001-01-01", "2001-02-01T12:00Z"], [b"2001-01-01_00:00:00", b"2001-02-01_12:00:00"]):
         assert positions(dated(texts), "time") == (0, 31.5 * day)
+    for numbers, unit in (
+        ([20010101, 20010201], ""),
+        ([200101, 200102], "1"),
+        ([20010101.5, 20010201.5], "day as %Y%m%d.%f"),
+    ):
+        coded = dated(numbers)
+        coded.time.attrs["units"] = unit
+        assert positions(coded, "time") == (0, 31 * day)
+    assert positions(dated([2001, 2003]).rename(time="year"), "year") == (0, 730 * day)
+    assert positions(dated([2001, 2003]).rename(time="station"), "station") == (0, 1)
+    assert positions(dated([850, 700]), "time") == (0, 1)
     assert positions(dated(["2001-01-01", "red"]), "time") == (0, 1)
     assert positions(dated(pd.PeriodIndex(["2001-01", "2001-04"], freq="M")), "time") == (0, 90 * day)
     with pytest.warns(UserWarning, match=r"time: 1 of 3 labels are unknown, so that its slices count as evenly spaced"):

@@ -1,0 +1,43 @@
+"""Times that are written as numbers, such as 20200131."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from geonp.raster.arrays import Array
+
+_NUMBERS = {6: "%Y%m", 7: "%Y%j", 8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
+"""Formats of times that are numbers, by their digits."""
+_DATED = re.compile(r"(^|.*_)(time|times|date|dates|day|month|year|years|yr|yyyymm(dd)?)", re.IGNORECASE)
+"""Names of dimensions whose numbers are dates."""
+_AS_DAYS = "day as %Y%m%d"
+"""How units of absolute times of CDO begin: the fraction of a number is that of the day."""
+
+
+def dates_of_coordinate(coord: xr.DataArray) -> Array | None:
+    """Times of numbers along a dimension that is called as times: dates such as 20200131, or years; None of others."""
+    unit, numbers = str(coord.attrs.get("units", "")), pd.Series(coord.values)
+    if unit.startswith(_AS_DAYS):
+        dates = dates_of_numbers(numbers // 1) if np.isfinite(numbers).all() else None
+        return None if dates is None else (dates + pd.to_timedelta(numbers % 1, unit="D")).to_numpy()
+    if unit not in ("", "1") or not _DATED.fullmatch(str(coord.name)) or not np.isfinite(numbers).all():
+        return None
+    if (numbers % 1 == 0).all() and numbers.between(1800, 2200).all():
+        numbers = numbers.astype(np.int64) * 10000 + 101
+    dates = dates_of_numbers(numbers)
+    return None if dates is None else np.asarray(dates.to_numpy())
+
+
+def dates_of_numbers(numbers: pd.Series[Any]) -> Any:
+    """Times of numbers such as 20200131, 202001, 2020031 (a year and its day) or 2020013112; None if one is no time."""
+    whole = numbers[numbers.to_numpy(np.float64) % 1 == 0].astype(np.int64).astype(str)
+    digits = set(whole.str.len())
+    if len(whole) < len(numbers) or len(digits) != 1 or not digits <= {*_NUMBERS}:
+        return None
+    dates = pd.to_datetime(whole, format=_NUMBERS[digits.pop()], errors="coerce")
+    return dates if dates.dt.year.between(1800, 2200).all() else None
