@@ -11,7 +11,7 @@ import numpy as np
 
 from geonp.errors import InputError
 from geonp.raster.arrays import Array, BoolArray
-from geonp.raster.nodata import UNLIMITED
+from geonp.raster.nodata import UNLIMITED, holds
 from geonp.raster.tolerances import TOLERANCES
 
 Fit = Callable[..., Array]
@@ -131,7 +131,7 @@ def nearest_integers(
     values: Array, dtype: np.dtype[Any], nodata: tuple[float, ...], limits: tuple[float, float] = UNLIMITED
 ) -> Array:
     """Nearest integers of a dtype to finite floats, within limits and different from nodata values."""
-    taken = {int(value) for value in nodata if np.isfinite(value)}
+    taken = {int(value) for value in nodata if holds(dtype, value)}
     low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
     low = max(low, math.ceil(limits[0] - TOLERANCES.limit)) if limits[0] > low else low
     high = min(high, math.floor(limits[1] + TOLERANCES.limit)) if limits[1] < high else high

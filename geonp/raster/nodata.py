@@ -262,8 +262,8 @@ def _equal(values: Array, nodata: float) -> BoolArray:
     equal: BoolArray = values == value
     if values.dtype.kind == "f" and nodata:
         equal |= np.abs(values - value) < 4 * np.finfo(values.dtype).eps * np.abs(value)
-        if values.dtype == np.float64:
-            equal |= values == np.float64(np.float32(nodata))
+        if values.dtype == np.float64 and (rounded := np.float64(np.float32(nodata))):  # 0 if float32 cannot hold it
+            equal |= values == rounded
     return equal
 
 

@@ -47,6 +47,12 @@ def test_declared_values_are_compared_as_they_are_stored(
     np.testing.assert_allclose(found.values[~GAPS], VALUES[~GAPS] * attrs.get("scale_factor", 1))
 
 
+def test_zeros_are_no_nodata_value_that_float32_rounds_to_0() -> None:
+    tiny = np.finfo(np.float64).tiny
+    found = xr.DataArray([[0.0, 1.0], [tiny, -0.0]], dims=("y", "x"), attrs={"_FillValue": tiny})
+    np.testing.assert_array_equal(observed(found).isnull(), [[False, False], [True, False]])
+
+
 @pytest.mark.parametrize("name", ["b.nc", "b.zarr"])
 @pytest.mark.parametrize("dtype", ["i2", "f4"])
 def test_several_nodata_values_are_written_as_one(tmp_path: Path, name: str, dtype: str) -> None:

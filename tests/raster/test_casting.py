@@ -28,6 +28,10 @@ def test_a_filled_integer_is_none_of_several_nodata_values() -> None:
     assert nearest_integers(np.array([7.2, 5.9, 9.0]), np.dtype("u1"), (7, 8, 6)).tolist() == [9, 5, 9]
 
 
+def test_a_nodata_value_that_integers_cannot_hold_keeps_none_from_filled_cells() -> None:
+    assert nearest_integers(np.array([0.1, 1.2]), np.dtype("i2"), (0.5,)).tolist() == [0, 1]
+
+
 def test_values_of_any_magnitude_are_standardised_alike() -> None:
     values = np.array([1.0, 2.0, 4.0, 3.0])
     small = standardise(values * 1e-40)
