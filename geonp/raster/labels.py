@@ -10,7 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.raster.arrays import IntArray
+from geonp.raster.arrays import Float64Array, IntArray
 from geonp.raster.grid import Grid
 from geonp.raster.positions import times_along
 from geonp.raster.tolerances import TOLERANCES
@@ -99,19 +99,33 @@ def _between(index: pd.Index, dim: str, first: Label, last: Label) -> IntArray:
     if index.dtype.kind in "iuf":
         try:
             low, high = (
-                end if value is None else float(value) for value, end in zip((first, last), _OPEN, strict=True)
+                end if value is None else _number(value) for value, end in zip((first, last), _OPEN, strict=True)
             )
         except ValueError as error:
             raise InputError(
                 f"select (--select) must be numbers along {dim!r}: got {_said(first, last)}, expected for example "
                 f"{index[0]}"
             ) from error
-        values = index.to_numpy().astype(np.float64)
-        slack = TOLERANCES.label * np.maximum(np.abs(values), 1e-300)
-        return np.flatnonzero((values >= low - slack) & (values <= high + slack))
+        values = index.to_numpy()
+        slack = _slack(values.astype(np.float64)) if values.dtype.kind == "f" else 0
+        return np.flatnonzero((values + slack >= low) & (values - slack <= high))
     if first != last or first is None:
         raise InputError(
             f"select (--select) must be one label along {dim!r}: got {_said(first, last)}, expected for example "
             f"{index[0]}"
         )
     return np.flatnonzero([str(label) == str(first) for label in index])
+
+
+def _number(label: str | float) -> float:
+    """An int if it is one, because float64 does not represent large ones, such as times in nanoseconds."""
+    try:
+        return int(label) if isinstance(label, str) else label
+    except ValueError:
+        return float(label)
+
+
+def _slack(values: Float64Array) -> Float64Array:
+    """How far a number may be from each label that it means; less than half of the step to the next label."""
+    steps = np.diff(np.unique(values[np.isfinite(values)]))
+    return np.asarray(np.minimum(TOLERANCES.label * np.abs(values), steps.min(initial=np.inf) / 4))

@@ -24,7 +24,7 @@ class Tolerances:
     box: float = 1e-9
     """Longitudes at the edge of a box, as a share of a turn: 359.9 and -0.1 differ after rounding."""
     label: float = 1e-6
-    """A coordinate by which a slice is selected, as a share of it: 0.1 in float32 is 0.100000001."""
+    """A coordinate by which a slice is selected, as a share of it: 0.1 in float32 is 0.100000001. At most 1/4 step."""
     limit: float = 1e-6
     """A limit near an integer, which is this integer with a rounding error, in units of stored integers."""
     constant: float = 1e-6

@@ -185,7 +185,7 @@ def _equal(column: xr.DataArray, text: str) -> BoolArray:
         if values.dtype.kind in "iuf":
             if text in flag_meanings_of(column.attrs):
                 return parsed(f"{column.name}={text}", lambda name: False).on(column)(values)
-            return np.asarray(np.isclose(values.astype(np.float64), float(text), rtol=1e-9, atol=0))
+            return _equal_numbers(values, text)
     except ValueError:
         return np.zeros(values.shape, bool)
     if _holds_booleans(column):
@@ -195,3 +195,11 @@ def _equal(column: xr.DataArray, text: str) -> BoolArray:
     if not equal.any() and re.fullmatch(r"\d{4}(-\d\d){0,2}", text):  # the first parts of a time that is text
         equal = np.array([re.match(rf"{text}(?!\d)", one) is not None for one in said], bool)
     return equal.reshape(values.shape)
+
+
+def _equal_numbers(values: Array, text: str) -> BoolArray:
+    """Raises ValueError if the text is no number."""
+    number = float(text)
+    if values.dtype.kind != "f":  # numbers of sites may have 15 digits, which differ by less than rounding
+        return np.asarray(values == (int(text) if re.fullmatch(r"[-+]?\d+", text.strip()) else number))
+    return np.asarray((np.abs(values - number) <= np.minimum(1e-9 * abs(number), 0.5)) | (values == number))

@@ -61,6 +61,20 @@ def test_numbers_are_rounded_as_float32_and_text_is_compared() -> None:
 
 
 @pytest.mark.parametrize(
+    ("labels", "wanted", "found"),
+    [
+        (np.arange(20200110, 20200118), ("20200115", "20200115"), [20200115]),
+        (np.arange(20200110, 20200118), (20200111.5, 20200113), [20200112, 20200113]),
+        (1.2e6 + np.arange(8.0), ("1200003", "1200003"), [1200003]),
+        (2**60 + np.arange(8), (str(2**60 + 1), str(2**60 + 2)), [2**60 + 1, 2**60 + 2]),
+        (np.arange(8, dtype="u1"), ("-3", "1"), [0, 1]),
+    ],
+)
+def test_large_numbers_that_differ_by_little_are_different_labels(labels: Any, wanted: Any, found: list[float]) -> None:
+    assert select_labels(stack(time=labels), {"time": wanted}).time.values.tolist() == found
+
+
+@pytest.mark.parametrize(
     ("wanted", "match"),
     [
         ({"time": ("summer", "summer")}, "must be times along 'time': got summer, expected for example 2020"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -51,6 +53,15 @@ TABLE["month"] = TABLE["when"].dt.to_period("M")
 )
 def test_rows_by_number_or_text(conditions: list[str], rows: list[int]) -> None:
     assert selected(TABLE, conditions).index.tolist() == rows
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+def test_numbers_of_sites_that_differ_by_little_are_different(dtype: Any) -> None:
+    sites = np.array([393109104464500, 393109104464501, 393109104474500]).astype(dtype)
+    table = pd.DataFrame({"site": sites, "t": [0.1 * 3, 0.3, 0.31]})
+    assert selected(table, ["site=393109104464500"]).index.tolist() == [0]
+    assert selected(table, ["site!=393109104464500"]).index.tolist() == [1, 2]
+    assert selected(table, ["t=0.3"]).index.tolist() == [0, 1]
 
 
 def test_stations_at_a_time() -> None:
