@@ -176,6 +176,10 @@ def _parsed(path: Path, rows: list[str], separator: str, decimal: str) -> pd.Dat
             "name and the others have numbers. Choose columns with values=... (--value)."
         )
     unnamed = [name for name in table if str(name).startswith("Unnamed:")]
-    counts = [name for name in unnamed if table[name].isna().all() or (table[name].diff()[1:] == 1).all()]
-    table = table.drop(columns=counts)
+    table = table.drop(columns=[name for name in unnamed if _is_empty_or_counts(table[name])])
     return table.rename(columns=lambda name: str(name).strip())
+
+
+def _is_empty_or_counts(column: pd.Series[Any]) -> bool:
+    empty = bool(column.isna().all())
+    return empty or (pd.api.types.is_numeric_dtype(column) and bool((column.diff()[1:] == 1).all()))

@@ -124,6 +124,11 @@ def test_bars_spreadsheets_counts_and_words_for_missing(tmp_path: Path, text: st
     np.testing.assert_array_equal(table, [[1, 2, 3], [4, 5, np.nan]])
 
 
+def test_a_column_of_text_without_a_name_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("lon,lat,t,\n1,2,3,cloudy\n4,5,6,\n")
+    assert read_text(tmp_path / "a.csv").iloc[:, 3].tolist()[0] == "cloudy"
+
+
 def test_blanks_that_pad_fields_are_none(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('lon ,lat,t  ,soil\n5 ,45, NaN ,A \n6 ,46,2 ,A\n7,47,- ,"B , C"\n')
     table = read_text(tmp_path / "a.csv")
