@@ -234,7 +234,7 @@ def _part(result: Array, stored: Array, name: str) -> Array:
 
 def _errors(result: Array, stored: Array, lattice: tuple[float, float] | None) -> Array:
     """Standard errors of the filled values as they are stored: rounding to the `lattice` is a part of them."""
-    error = np.ascontiguousarray(result["standard_error"])
+    error = result["standard_error"].copy()  # the other outputs need that of the result
     if lattice is not None:
         offset, scale = lattice
         filled = error > 0

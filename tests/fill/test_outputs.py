@@ -188,6 +188,16 @@ def test_the_standard_error_of_integers_includes_their_rounding() -> None:
     np.testing.assert_allclose(found, [[0, np.hypot(exact[0, 1], 0.15), np.nan]], rtol=1e-6)
 
 
+def test_the_outputs_of_a_chunk_of_one_cell_do_not_change_its_result() -> None:
+    variable = Variable.of(raster([0], "uint16", _FillValue=0), ("y", "x"), None)
+    result = np.zeros((1, 1), result_dtype(np.dtype("f4")))
+    result["value"], result["standard_error"], result["tail"], result["flag"] = 1.4, 0.2, 0.2, FillFlag.FILLED
+    before = result.copy()
+    for output in outputs(variable, FillOptions(quantiles=[0.1, 0.9], tails=True, exceed=[1])):
+        output.data(result, variable.source.values)
+    np.testing.assert_array_equal(result, before)
+
+
 def test_large_integers_are_not_rounded() -> None:
     large = 2**62 + 1
     assert joined(raster([large, 0, 0], "int64", _FillValue=0), 1e19)["t"].values.tolist() == [[large, 2**63 - 1, 0]]
