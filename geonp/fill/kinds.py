@@ -82,7 +82,6 @@ def check_kinds(variables: Sequence[Variable], options: FillOptions) -> None:
     """Check that the options suit variables of classes and directions."""
     names = ("quantiles", "tails", "samples", "smooth", "empty_slices", "exceed")
     numbers: dict[str, object] = {name: getattr(options, name) for name in names}
-    numbers["bounds"] = None if isinstance(options.bounds, Mapping) else options.bounds
     both = {"across": options.across, "covariates": options.covariates, "errors": options.errors}
     refused: dict[Kind, dict[str, object]] = {
         Kind.NUMBERS: {},
@@ -92,6 +91,9 @@ def check_kinds(variables: Sequence[Variable], options: FillOptions) -> None:
     }
     for variable in variables:
         given = refused[variable.kind]
+        if given and isinstance(options.bounds, Mapping):
+            named = {str(name): pair for name, pair in options.bounds.items()}
+            given = {"bounds": named.get(str(variable.name))} | given
         found = [name for name, value in given.items() if value is not None and (name in both or value)]
         if found:
             raise InputError(
