@@ -187,12 +187,12 @@ class Surface:
         """Columns on both sides of a cell of some rows that hold all cells within a distance; all where it must be."""
         n_rows, n_cols = self.shape
         if self.y.ndim == 2:
-            reach = math.ceil(distance / self.step)
+            reach = math.ceil(min(distance / self.step, n_rows))
             across_fold = self.folded and (rows[0] < reach or rows[1] > n_rows - reach)
-            return n_cols if across_fold else min(math.ceil(distance / self.width), n_cols)
+            return n_cols if across_fold else math.ceil(min(distance / self.width, n_cols))
         step = float(np.abs(np.diff(self.x)).min(initial=np.inf))
         if not self.sphere:
-            return min(math.ceil(distance / step), n_cols)
+            return math.ceil(min(distance / step, n_cols))
         highest = float(np.abs(self.y[max(rows[0], 0) : rows[1]]).max(initial=0.0))
         if highest + distance >= 89.0:
             return n_cols

@@ -131,6 +131,15 @@ def test_cells_at_the_largest_distance_are_filled(model: str, width: float) -> N
     assert int(filled[10, :12].sum()) == 3 // width
 
 
+@pytest.mark.parametrize("width", [1.0, 2.0])
+def test_an_infinite_largest_distance_leaves_no_cell_out(model: str, width: float) -> None:
+    values = np.add.outer(np.arange(8.0), np.arange(9.0))
+    values[2:6, 2:7] = np.nan
+    places = {"y": 5e6 - 1e3 * np.arange(8), "x": 5e5 + 1e3 * width * np.arange(9)}
+    source = xr.DataArray(values, places, ("y", "x"), "a").rio.write_crs("EPSG:32633")
+    assert infill(source, model=model, max_distance=np.inf).a.notnull().all()
+
+
 def test_context_lies_across_the_pole() -> None:
     raster = globe(first=-180.0)
     grid = Grid.from_xarray(raster)
