@@ -97,19 +97,32 @@ def load_card(model: str) -> Card:
     return _read_card(_locate(model).with_suffix(".json"))
 
 
-@lru_cache(maxsize=4)
 def load_model(model: str) -> tuple[nn.Module, Card]:
     """Build a model and load its weights, checked against the hash of its card; in evaluation mode, on the CPU.
 
-    The model is cached: callers must not change it. Warns of a card of an earlier version of geonp whose settings
-    neither a hash nor the weights confirm. Raises ModelError if there is no such model. Raises CheckpointError if
-    weights or card are missing, damaged or altered.
+    The model is cached until one of its files changes: callers must not change it. Warns of a card of an earlier
+    version of geonp whose settings neither a hash nor the weights confirm. Raises ModelError if there is no such model.
+    Raises CheckpointError if weights or card are missing, damaged or altered.
     """
+    file = _locate(model)
+    # a relative path means another file in another folder, and other processes may write to it
+    return _loaded(file, str(file.absolute()), _version(file), _version(file.with_suffix(".json")))
+
+
+def _version(file: Path) -> tuple[int, ...]:
+    try:
+        found = file.stat()
+    except OSError:  # loading says what is wrong
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=4)
+def _loaded(file: Path, *version: object) -> tuple[nn.Module, Card]:
     from safetensors.torch import load
 
     from geonp.nn.models import bounded, build
 
-    file = _locate(model)
     card = _read_card(file.with_suffix(".json"))
     data = file.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
@@ -190,8 +203,8 @@ def save(network: nn.Module, file: Path, **card: Any) -> Card:
     with replacing(file.with_suffix(".json")) as card_file, replacing(file) as weights:
         weights.write_bytes(data)
         card_file.write_text(json.dumps(full.model_dump(), indent=2) + "\n", encoding="utf-8")
-    # an earlier checkpoint at this path may be cached
-    load_model.cache_clear()
+    # file systems may give the new files the times and numbers of the earlier ones
+    _loaded.cache_clear()
     return full
 
 

@@ -73,6 +73,22 @@ def test_saving_again_replaces_both_files(checkpoint_copy: Path, card_fields: di
     assert len(list(checkpoint_copy.parent.iterdir())) == 2
 
 
+def test_a_path_means_the_file_that_is_there_now(
+    checkpoint_copy: Path, card_fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another folder, and after another process wrote to it."""
+    network = build(card_fields["architecture"], card_fields["config"])
+    other = tmp_path / "other" / checkpoint_copy.name
+    checkpoint.save(network, other, **{**card_fields, "name": "other"})
+    monkeypatch.chdir(checkpoint_copy.parent)
+    first = checkpoint.load_model(other.name)[1]
+    monkeypatch.chdir(other.parent)
+    assert checkpoint.load_model(other.name)[1] == checkpoint.load_card(other.name) != first
+    for suffix in (".json", ".safetensors"):
+        checkpoint_copy.with_suffix(suffix).replace(other.with_suffix(suffix))
+    assert checkpoint.load_model(other.name)[1] == first
+
+
 def test_a_full_disk_leaves_the_earlier_checkpoint(
     checkpoint_copy: Path, card_fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
