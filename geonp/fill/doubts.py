@@ -170,7 +170,7 @@ def check_in_memory(variable: Variable, domain: Any, *, hint: bool = False) -> N
     if not observed_mask.any():
         raise InputError(
             f"variable {variable.name!r} has no observed cell, so there is nothing to fill from; "
-            "check the nodata value, or leave the variable out"
+            f"{_invalid(variable, stored) or 'check the nodata value, or leave the variable out'}"
         )
     hint &= not observed_mask.all()
     if isinstance(domain, np.ndarray):
@@ -182,6 +182,19 @@ def check_in_memory(variable: Variable, domain: Any, *, hint: bool = False) -> N
                 "empty. It must be True, or not 0, where the raster is valid, in observed cells, too."
             )
     warn_of_doubts(variable, [Glance.at(stored, observed_mask, variable)], hint=hint)
+
+
+def _invalid(variable: Variable, stored: Array) -> str:
+    """What to do about values that are all beyond the valid range, such as that of other units; empty without any."""
+    found = stored[np.isfinite(stored) & ~np.isin(stored, variable.nodata)]
+    if variable.limits == UNLIMITED or not found.size:
+        return ""
+    low, high = variable.limits
+    return (
+        f"its values, from {found.min():g} to {found.max():g}, are outside of the valid range {low:g} to {high:g} that "
+        "its attributes declare, as after a conversion of units: correct valid_range, valid_min and valid_max, or "
+        "remove them"
+    )
 
 
 def _warn_of_rounding(variable: Variable, glances: list[Glance]) -> None:

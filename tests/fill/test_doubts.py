@@ -15,6 +15,7 @@ import pytest
 import xarray as xr
 from dask.distributed import Client
 
+from geonp.errors import InputError
 from geonp.fill.doubts import Watch
 from geonp.fill.infill import infill
 from geonp.fill.store import fill_store
@@ -158,6 +159,17 @@ def test_limits_that_most_values_are_beyond(tmp_path: Path, model: str) -> None:
         assert "of the values are outside the valid range 200 to 2950" in text, how
     nodata = array(np.where(stored % 3, 32767, stored), _FillValue=np.int16(-1), valid_max=np.int16(32766))
     assert geonp_warnings(lambda: infill(nodata, model=model)) == []
+
+
+def test_limits_that_all_values_are_beyond(model: str) -> None:
+    """As of kelvins whose valid range is still that of degrees Celsius: xarray keeps attributes of sums."""
+    da = array(VALUES, valid_range=np.array([-50.0, 60.0]))
+    with pytest.raises(
+        InputError, match=r"'a' has no observed cell.*from 279 to 320, are outside of the valid range -50 to 60"
+    ):
+        infill(da, model=model)
+    with pytest.raises(InputError, match=r"'a' has no observed cell.*check the nodata value"):
+        infill(array(np.full_like(VALUES, np.nan), valid_range=np.array([-50.0, 60.0])), model=model)
 
 
 def test_a_worker_warns_of_its_blocks(model: str) -> None:
