@@ -254,7 +254,7 @@ def _geolocation(obj: xr.DataArray | xr.Dataset, grid: Grid) -> tuple[FloatArray
         found.append(coordinate)
     if any(coordinate.ndim > 2 for coordinate in found):
         first = [c.isel({dim: 0 for dim in c.dims if dim not in dims}) for c in found]
-        if not all(bool((c == one).all()) for c, one in zip(found, first, strict=True)):
+        if not all(bool(((c == one) | (c.isnull() & one.isnull())).all()) for c, one in zip(found, first, strict=True)):
             warn(
                 f"{found[0].name!r} and {found[1].name!r} change along {found[0].dims[0]!r}: distances are counted in "
                 f"cells. To fill by true distances, fill each slice on its own: obj.isel({{{found[0].dims[0]!r}: 0}})."

@@ -211,6 +211,14 @@ def test_geolocation_that_changes_with_time_is_warned_of(model: str) -> None:
         infill(wrf, model=model)
 
 
+def test_geolocation_with_unknown_places_that_stays_is_used() -> None:
+    lat = np.add.outer(np.linspace(10, 12, 12), np.linspace(0, 0.5, 12))
+    lat[0, 0] = np.nan
+    coords = {"lat": (("t", "y", "x"), np.stack([lat] * 2)), "lon": (("t", "y", "x"), np.stack([lat.T] * 2))}
+    swath = xr.DataArray(np.zeros((2, 12, 12)), coords, ("t", "y", "x"), "a")
+    assert surface_of(swath, Grid.from_xarray(swath)) is not None
+
+
 def test_a_plan_counts_the_columns_that_are_read_at_a_pole(model: str) -> None:
     values = da.zeros((240, 720), chunks=(40, 90))
     north = xr.DataArray(values, {"lat": 30 + np.arange(240.0) / 4, "lon": np.arange(720.0) / 2}, ("lat", "lon"), "a")
