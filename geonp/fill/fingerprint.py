@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -17,6 +18,7 @@ from geonp.fill.layout import Layout
 from geonp.fill.request import Request
 from geonp.inference.warping import Warping
 from geonp.io.location import identity, is_remote
+from geonp.raster.elementwise import parts_of
 
 
 def fingerprint(
@@ -82,9 +84,16 @@ def _labels(obj: xr.Dataset | xr.DataArray) -> list[tuple[str, Any]]:
 def _identity(array: xr.DataArray, encoding: Mapping[Any, Any], of_file: Callable[[str], str]) -> str:
     source = encoding.get("source")
     # what was loaded may have been changed since
-    if isinstance(source, str) and not array.variable._in_memory and array.chunks is None:
-        return of_file(source)
-    return str(tokenize(array.data))
+    if not isinstance(source, str) or array.variable._in_memory:
+        return str(tokenize(array.data))
+    if array.chunks is None:
+        return str(tokenize(of_file(source), parts_of(array.variable)))
+    file = None
+    if not is_remote(source):
+        with suppress(Exception):  # an array on dask may need its file no more, and libraries raise errors of any class
+            file = of_file(source)
+    # the names of dask do not tell the chunks of a store that were changed
+    return str(tokenize(array.data, file))
 
 
 def require_unchanged(request: Request, before: str, source_options: Any) -> None:
@@ -95,6 +104,8 @@ def require_unchanged(request: Request, before: str, source_options: Any) -> Non
     place = request.ds.encoding.get("source")
     try:
         same = values_of(request, source_options) == before
+        if not same and isinstance(place, str):
+            identity(place, source_options if is_remote(place) else None)
     except OSError as error:
         raise InputError(
             f"The input vanished while it was filled: {place!r} cannot be found ({reason(error)}). The store stays "

@@ -33,6 +33,29 @@ def elementwise(function: Callable[..., Any], dtype: Any, first: xr.Variable, *o
     return made.transpose(*first.dims)
 
 
+def parts_of(variable: xr.Variable) -> list[Any]:
+    """Which cells of its files a lazy variable reads: dimensions without coordinates do not say so."""
+    found: list[Any] = []
+    data: Any = variable._data
+    while isinstance(data, indexing.ExplicitlyIndexed | BackendArray):
+        array: Any = getattr(data, "array", None)
+        if isinstance(key := getattr(data, "key", None), indexing.ExplicitIndexer):
+            found.append([_cells(one, length) for one, length in zip(key.tuple, array.shape, strict=True)])
+        values = vars(data).values() if isinstance(data, BackendArray) and hasattr(data, "__dict__") else ()
+        flat = (one for value in values for one in (value if isinstance(value, tuple) else (value,)))
+        found += [parts_of(one) for one in flat if isinstance(one, xr.Variable)]
+        data = array
+    return found
+
+
+def _cells(key: Any, length: int) -> Any:
+    """The same for all ways to write a slice."""
+    if not isinstance(key, slice):
+        return np.asarray(key)
+    cells = range(*key.indices(length))
+    return cells.start, cells.step, len(cells)
+
+
 class _Elementwise(BackendArray):
     """The result of a function, which reads the cells that it needs when it is indexed."""
 

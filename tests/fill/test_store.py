@@ -320,6 +320,18 @@ def test_another_job_is_not_resumed(
     assert_filled(out, expected)
 
 
+def test_another_slice_of_a_file_is_another_job(model: str, tmp_path: Path) -> None:
+    """Also where no coordinate says which one it is."""
+    path = written(xr.concat([field((20, 24), seed=seed) for seed in (1, 2)], "n"), tmp_path / "in.zarr")
+    out = tmp_path / "out.zarr"
+    fill_store(lazily(path).isel(n=0), out, model=model)
+    for other in (lazily(path).isel(n=1), lazily(path).isel(n=[0, 1]).isel(n=1)):
+        with pytest.raises(InputError, match="was not made by this job"):
+            fill_store(other, out, model=model, resume=True)
+    same = lazily(path).isel(n=slice(0, 2), x=slice(None)).isel(n=0)
+    assert not fill_store(same, out, model=model, resume=True).failed
+
+
 ZYGOTE = """
 import os, random, signal, sys, time
 from geonp.inference import checkpoint
@@ -622,8 +634,9 @@ def test_an_input_that_vanishes_for_a_moment_fails_the_units_that_read_it(
 
 
 @pytest.mark.parametrize("what", ["a file comes", "chunks go and return", "all goes"])
+@pytest.mark.parametrize("read", [None, {}], ids=["lazy", "dask"])
 def test_an_input_that_changes_while_it_is_filled_leaves_the_store_unfinished(
-    model: str, tmp_path: Path, source: Path, what: str
+    model: str, tmp_path: Path, source: Path, what: str, read: Any
 ) -> None:
     out, chunks, away = tmp_path / "out.zarr", source / "a" / "c" / "1", tmp_path / "away"
 
@@ -639,14 +652,15 @@ def test_an_input_that_changes_while_it_is_filled_leaves_the_store_unfinished(
 
     said = "The input vanished .*--resume" if what == "all goes" else "The input changed .* again with .*--overwrite"
     with pytest.raises(InputError, match=said):
-        fill_store(lazily(source), out, chunks=40, model=model, progress=change)
+        fill_store(open_raster(source, chunks=read), out, chunks=40, model=model, progress=change)
     with pytest.raises(InputError, match="unfinished result of geonp fill"):
         open_raster(out)
     (source / "more").unlink(missing_ok=True)
     if what == "all goes":
         away.rename(source)
     advised = {"resume" if what == "all goes" else "overwrite": True}
-    assert not fill_store(lazily(source), out, chunks=40, model=model, **advised).failed  # type: ignore[arg-type]
+    again = open_raster(source, chunks=read)
+    assert not fill_store(again, out, chunks=40, model=model, **advised).failed  # type: ignore[arg-type]
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------
