@@ -64,7 +64,7 @@ def engine_of(path: Path) -> Literal["grib", "kerchunk", "icechunk"] | None:
     if path.suffix.lower() != ".json":
         return None
     try:
-        references = json.loads(path.read_text())
+        references = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         return None
     return "kerchunk" if isinstance(references, dict) and ("refs" in references or ".zgroup" in references) else None
