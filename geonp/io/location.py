@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -35,10 +36,10 @@ def require_apart(target: str, others: Mapping[str, str]) -> None:
 
     Raises InputError if one does: the output would replace the file, or count among its parts.
     """
-    place = resolved(target)
+    place = Path(resolved(target))  # on Windows, parts of paths have other separators, and no case
     for what, url in others.items():
-        other = resolved(url)
-        if place == other or place.startswith(f"{other}/") or other.startswith(f"{place}/"):
+        other = Path(resolved(url))
+        if place.is_relative_to(other) or other.is_relative_to(place):
             how = "are the same" if place == other else "contain one another"
             raise InputError(
                 f"The {what} and the output {how}: got {url!r} and {target!r}, expected an output elsewhere. "
@@ -159,11 +160,11 @@ def require_no_other(path: Path) -> None:
 def replacing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """Yield a new file beside `path`, which replaces it if the block succeeds and is removed if it does not.
 
-    The file is created here, so that nothing is written through a link that somebody else made. Raises OutputError if
-    there is a file at `path` at the end, unless `overwrite`.
+    The file is created here, so that nothing is written through a link that somebody else made, and has a name of its
+    own, so that of several writers the last one wins as a whole. Raises OutputError if there is a file at `path` at the
+    end, unless `overwrite`.
     """
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
+    temporary = path.with_name(f"{path.name}.{token_hex(4)}.tmp")
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         yield temporary

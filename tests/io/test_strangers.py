@@ -7,15 +7,16 @@ import pickle
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import numpy as np
 import pytest
 import rasterio
 
 from geonp.errors import InputError, MissingFileError, OutputError, redacted
+from geonp.io import location
 from geonp.io.files import open_raster
-from geonp.io.location import replacing
+from geonp.io.location import replacing, require_apart
 
 VRT = """<VRTDataset rasterXSize="4" rasterYSize="4"><VRTRasterBand dataType="Byte" band="1"><SimpleSource>
 <SourceFilename relativeToVRT="0">{}</SourceFilename><SourceBand>1</SourceBand></SimpleSource></VRTRasterBand>
@@ -110,7 +111,28 @@ def test_files_are_replaced_whole_and_not_through_links(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), replacing(target) as temporary:
         temporary.with_name("none").read_text()
     assert target.read_text() == "new"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["card.json", "precious"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["card.json", "card.json.tmp", "precious"]
+
+
+def test_of_two_writers_of_a_file_the_last_one_wins_as_a_whole(tmp_path: Path) -> None:
+    target, own = tmp_path / "a.csv", tmp_path / "a.csv.tmp"
+    own.write_text("a file of the user")
+    with replacing(target) as second:
+        with replacing(target) as first:
+            first.write_text("first")
+            second.write_text("second, and longer")
+        assert target.read_text() == "first"
+    assert (target.read_text(), own.read_text()) == ("second, and longer", "a file of the user")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_outputs_within_the_input_are_noticed_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(location, "Path", PureWindowsPath)
+    monkeypatch.setattr(location, "resolved", str)
+    for target, how in ((r"C:\data\in.zarr\out.tif", "contain one another"), (r"c:\DATA\in.zarr", "are the same")):
+        with pytest.raises(InputError, match=f"The input and the output {how}"):
+            require_apart(target, {"input": r"C:\data\in.zarr"})
+    require_apart(r"C:\data\in.zarr2", {"input": r"C:\data\in.zarr"})
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
