@@ -27,7 +27,7 @@ from geonp.io.polygon_regions import Polygons, cells_of, read_polygons
 from geonp.io.polygons import VECTOR_FILES
 from geonp.raster.arrays import AnyIntArray, BoolArray, FloatArray
 from geonp.raster.covariates import CovariateLike, named
-from geonp.raster.grid import Grid
+from geonp.raster.grid import Grid, geotransform
 from geonp.raster.metadata import FillFlag, as_dataset
 from geonp.raster.nodata import is_packed
 from geonp.raster.parts import PARTS
@@ -208,6 +208,12 @@ def _weights(filled: xr.Dataset, grid: Grid, found: Regions, statistic: str) -> 
         raise InputError(
             "statistic='integral' needs the areas of cells: got a raster whose cells have no known place. Give it "
             "coordinates, or take statistic='sum' (--statistic sum), and multiply it by the area of a cell."
+        )
+    if statistic == "integral" and 1 in grid.shape and geotransform(filled) is None:
+        raise InputError(
+            f"statistic='integral' needs the areas of cells: got {grid.shape[0]} x {grid.shape[1]} cells, whose "
+            "coordinates do not tell how large they are. Take statistic='sum' (--statistic sum), and multiply it by "
+            "the area of a cell, or set the geotransform, with rio.write_transform(...)."
         )
     return np.ones(found.row.size) if areas is None else areas
 

@@ -218,6 +218,12 @@ def test_areas_are_those_of_uneven_curvilinear_and_rotated_cells(model: str) -> 
     np.testing.assert_allclose(aggregate(rotated, 8, "integral", model=model, samples=2).value, 2500 * sums)
     with pytest.raises(InputError, match=r"'integral' needs the areas of cells: got .* no known place.*statistic sum"):
         aggregate(bare, 8, "integral", model=model, samples=2)
+    coords = {"y": [5e6], "x": 5e5 + 50.0 * np.arange(8)}
+    row = xr.DataArray(np.ones((1, 8)), coords, ("y", "x"), "a").rio.write_crs("EPSG:32633")
+    with pytest.raises(InputError, match="got 1 x 8 cells, whose coordinates do not tell how large they are"):
+        aggregate(row, 8, "integral", model=model, samples=2)
+    row = row.rio.write_transform(Affine(50.0, 0.0, 5e5 - 25, 0.0, -50.0, 5e6 + 25))
+    assert aggregate(row, 8, "integral", model=model, samples=2).value[0] == pytest.approx(8 * 2500)
 
 
 def test_longitudes_may_differ_by_a_turn(model: str) -> None:
