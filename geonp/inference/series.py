@@ -42,6 +42,8 @@ class SeriesSettings:
     """Number of cells whose series determine the covariance."""
     min_observed: int = 4
     """Cells with fewer observations in other slices stay empty."""
+    least_slices: int = 48
+    """Number of slices as which the series count at least: of fewer slices, many cells know more than one."""
     periodic: tuple[float, float] = (0.4, 1.0)
     """Medians of the variance and of the length, as in MacKay's equation, of a periodic process."""
     fading: float = 6.0
@@ -62,7 +64,8 @@ class SeriesSettings:
 SERIES = SeriesSettings()
 
 _START = {"slow": (0.3, 8.0), "fast": (0.3, 2.0), "level": (0.3,), "noise": (0.1,)}
-"""Medians of the priors of variances, relative to that of the values, and of lengths, in median steps."""
+"""Medians of the priors of variances, relative to that of the values of a cell, and of lengths, in median steps. That
+of the level is at least the variance of the means of cells."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,13 +175,14 @@ def _predict(
     # spread evenly, whatever the chunks
     chosen = np.unique(np.linspace(0, counted.size - 1, SERIES.cells).round().astype(int))
     sample = known[counted[chosen]]
-    loc, scale = np.nanmean(sample), np.nanstd(sample)
-    if scale == 0:
-        scale = 1.0
+    means = np.nanmean(sample, 1)
+    loc, freedom = np.nanmean(sample), np.isfinite(sample).sum() - len(sample)
+    scale = math.sqrt(np.nansum((sample - means[:, None]) ** 2) / freedom) or np.nanstd(sample) or 1.0
     steps = np.diff(np.unique(positions))
     step = float(np.median(steps)) if steps.size else 1.0
     lag = np.abs(positions[:, None] - positions) / step
-    covariance = fit((sample - loc) / scale, lag, [period / step for period in periods])
+    level = float(np.var(means)) / scale**2
+    covariance = fit((sample - loc) / scale, lag, [period / step for period in periods], level)
     mean, variance = condition((series - loc) / scale, lag, np.abs(positions - position) / step, covariance)
     n = np.isfinite(series).sum(1)
     enough = n >= SERIES.min_observed
@@ -187,16 +191,17 @@ def _predict(
     return np.where(enough, found, np.nan)
 
 
-def fit(series: FloatArray, lag: FloatArray, periods: Sequence[float]) -> SeriesCovariance:
+def fit(series: FloatArray, lag: FloatArray, periods: Sequence[float], level: float = 0.0) -> SeriesCovariance:
     """The parameters of greatest posterior density.
 
-    The series, ``(n, slices)`` with NaN where missing, count together as one of them, because they are alike. Priors
-    are log-normal, of standard deviation 1.
+    The series, ``(n, slices)`` with NaN where missing, count together as one of them, because they are alike, but at
+    least as :attr:`SeriesSettings.least_slices` values. Priors are log-normal, of standard deviation 1. The median of
+    the variance of the level is at least `level`.
     """
     medians = [
         *_START["slow"],
         *_START["fast"],
-        *_START["level"],
+        max(*_START["level"], level),
         *((*SERIES.periodic, SERIES.fading) * len(periods)),
         *_START["noise"],
     ]
@@ -206,7 +211,7 @@ def fit(series: FloatArray, lag: FloatArray, periods: Sequence[float]) -> Series
     patterns, which, counts = np.unique(known, axis=0, return_inverse=True, return_counts=True)
     order = np.argsort(which.ravel(), kind="stable")
     squares = np.stack([part.T @ part for part in np.split(values[order], np.cumsum(counts)[:-1])])
-    weight = series.shape[1] / known.sum()
+    weight = max(series.shape[1], SERIES.least_slices) / known.sum()
 
     def loss(logs: FloatArray) -> tuple[float, FloatArray]:
         covariance = SeriesCovariance(logs, periods)

@@ -200,7 +200,7 @@ def _summed(alone: StructArray, others: StructArray, changed: StructArray) -> St
     across = changed.copy()
     across["value"] = others["value"] + changed["value"]
     across["standard_error"] = np.hypot(others["standard_error"], changed["standard_error"])
-    return _mixed(alone, across, np.inf)
+    return _mixed(alone, across)
 
 
 def _blockwise(function: Callable[..., Any], target: Target, *fields: Any) -> Any:
@@ -316,17 +316,22 @@ def _excess(near: Any, there: Any) -> Any:
     return np.sqrt(np.maximum(there**2 - usual, usual))
 
 
-def _mixed(alone: StructArray, across: StructArray, ratio: FloatArray | float) -> StructArray:
+def _mixed(alone: StructArray, across: StructArray, ratio: FloatArray | None = None) -> StructArray:
     """Weighted means of two fields, without an edge where one becomes better than the other.
 
-    `ratio` is that of :attr:`TimeSettings.better`. The standard error is the mean of both, because the errors of one
-    place are correlated.
+    `ratio` is that of :attr:`TimeSettings.better`. Where other times know a place hardly better than its own time, this
+    bounds what follows from them: the errors of their means are one error. The standard error is the mean of both,
+    because the errors of one place are correlated.
     """
+    if ratio is not None:
+        least = np.fmin(ratio, 1.0) * alone["standard_error"]
+        across = across.copy()
+        across["standard_error"] = np.where(least > across["standard_error"], least, across["standard_error"])
     none, all_ = ACROSS_TIMES.better
     own, other = (field["standard_error"].astype(np.float64) ** ACROSS_TIMES.power for field in (alone, across))
     with np.errstate(invalid="ignore", divide="ignore"):
         sure = own / (own + other)
-        known = np.clip((none - ratio) / (none - all_), 0.0, 1.0)
+        known = 0.0 if ratio is None else np.clip((none - ratio) / (none - all_), 0.0, 1.0)
     weight = 1 - (1 - np.nan_to_num(sure)) * (1 - np.nan_to_num(known))
     out = alone.copy()
     for name in (*MOMENTS, "tail"):

@@ -47,6 +47,13 @@ def predicted(values: Array, k: int, window: Window | None = None) -> Array:
     return predict_slice(others, np.delete(DAYS, k), DAYS[k], [365.25], np.ones(values.shape[1:], bool), window)
 
 
+def alike(slices: int, seed: int = 3) -> Array:
+    """Cells of very different levels, which all change by the same amount from date to date, and a little noise."""
+    rng = np.random.default_rng(seed)
+    level, change = 30 * rng.normal(size=(24, 24)), np.cumsum(rng.normal(size=slices))
+    return np.asarray(level + change[:, None, None] + 0.2 * rng.normal(size=(slices, 24, 24)))
+
+
 # --- one slice --------------------------------------------------------------------------------------------------------
 
 
@@ -193,6 +200,16 @@ def test_periods_are_those_that_the_stack_spans_and_resolves() -> None:
         assert positions(dated(pd.to_datetime(["2001-01-01", None, "2003-01-01"])), "time") == (0, 1, 2)
 
 
+def test_a_date_among_few_is_as_certain_as_cells_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.inference.test_series.DAYS", 10.0 * np.arange(8))
+    values = alike(8)
+    mean, error, _ = predicted(values, 4)
+    between = (values[3] + values[5]) / 2
+    assert np.sqrt(np.mean((mean - values[4]) ** 2)) < np.sqrt(np.mean((between - values[4]) ** 2))
+    # the levels of cells are known, however different they are
+    assert error.mean() < 1.5 * np.std(np.diff(values, axis=0))
+
+
 # --- every path -------------------------------------------------------------------------------------------------------
 
 
@@ -222,7 +239,9 @@ def test_empty_slices_are_filled_and_say_so(raster: xr.DataArray, drift_model: s
     # a cell that too few slices observe stays empty
     empty = np.isnan(raster[2]) & (np.isfinite(raster).sum("time") >= SERIES.min_observed)
     assert (flags[[2, 8]] == xr.where(empty, FillFlag.FILLED_ACROSS, FillFlag.BEYOND_LIMIT)).all()
-    assert float(whole.a_standard_error[8].mean()) > 1.02 * float(whole.a_standard_error[2].mean())
+    assert float(whole.a_standard_error[8].mean()) > 1.01 * float(whole.a_standard_error[2].mean())
+    z = ((whole.a - stack(side=32)[:9]) / whole.a_standard_error)[[2, 8]]
+    assert 0.6 < float(np.sqrt((z**2).mean())) < 1.1
     assert (whole.a_quantile[0, 2] < whole.a[2]).where(empty, True).all()
     lazy = infill(raster.chunk({"time": 2, "y": 20, "x": 17}), **options, empty_slices=True).compute()
     difference = (lazy.a - whole.a) / whole.a_standard_error.where(np.isnan(raster))

@@ -268,3 +268,21 @@ def test_doubtful_times_are_refused(stations: pd.DataFrame) -> None:
         geonp.interpolate(stations, at, at_times=["2020-07-01"])
     with pytest.raises(InputError, match=r"time='date' \(--time date\)"):
         geonp.interpolate(stations, at)
+
+
+def test_stations_that_are_never_measured_are_as_uncertain_as_their_levels(float32: None) -> None:
+    squares = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        places, days = rng.uniform(0, 10, (60, 2)), pd.date_range("2020-01-01", periods=12)
+        level, change = np.sin(places[:, 0]) + 0.8 * rng.normal(size=60), 1.5 * rng.normal(size=12)
+        values = level + change[:, None] + 0.1 * rng.normal(size=(12, 60))
+        station, time = np.tile(np.arange(60), 12), days.repeat(60)
+        x, y = places[station].T
+        table = pd.DataFrame({"x": x, "y": y, "t": time, "v": values.ravel()})
+        # without a day of each station, other days tell something of the stations of a day
+        known = (station >= 10) & (rng.random(len(table)) > 0.15)
+        hidden = table[station < 10]
+        found = geonp.interpolate(table[known], hidden[["x", "y", "t"]], values="v", time="t")
+        squares.append(((found["v"].values - hidden["v"]) / found["v_standard_error"].values) ** 2)
+    assert np.sqrt(np.mean(squares)) < 1.25
