@@ -44,6 +44,8 @@ class SeriesSettings:
     """Cells with fewer observations in other slices stay empty."""
     least_slices: int = 48
     """Number of slices as which the series count at least: of fewer slices, many cells know more than one."""
+    least_change: float = 1e-4
+    """Smallest spread within cells, relative to that of all values, that is told from none."""
     periodic: tuple[float, float] = (0.4, 1.0)
     """Medians of the variance and of the length, as in MacKay's equation, of a periodic process."""
     fading: float = 6.0
@@ -177,7 +179,9 @@ def _predict(
     sample = known[counted[chosen]]
     means = np.nanmean(sample, 1)
     loc, freedom = np.nanmean(sample), np.isfinite(sample).sum() - len(sample)
-    scale = math.sqrt(np.nansum((sample - means[:, None]) ** 2) / freedom) or np.nanstd(sample) or 1.0
+    # cells that hardly change would make the variance of the level too large for a matrix
+    within = math.sqrt(np.nansum((sample - means[:, None]) ** 2) / freedom)
+    scale = max(within, SERIES.least_change * float(np.nanstd(sample))) or 1.0
     steps = np.diff(np.unique(positions))
     step = float(np.median(steps)) if steps.size else 1.0
     lag = np.abs(positions[:, None] - positions) / step

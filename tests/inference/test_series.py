@@ -42,9 +42,9 @@ def stack(seed: int = 0, side: int = 24) -> Array:
 
 
 def predicted(values: Array, k: int, window: Window | None = None) -> Array:
-    others = np.delete(values, k, 0)
+    others, days = np.delete(values, k, 0), DAYS[: len(values)]
     window = window or Window(0, values.shape[1], 0, values.shape[2])
-    return predict_slice(others, np.delete(DAYS, k), DAYS[k], [365.25], np.ones(values.shape[1:], bool), window)
+    return predict_slice(others, np.delete(days, k), days[k], [365.25], np.ones(values.shape[1:], bool), window)
 
 
 def alike(slices: int, seed: int = 3) -> Array:
@@ -200,14 +200,23 @@ def test_periods_are_those_that_the_stack_spans_and_resolves() -> None:
         assert positions(dated(pd.to_datetime(["2001-01-01", None, "2003-01-01"])), "time") == (0, 1, 2)
 
 
-def test_a_date_among_few_is_as_certain_as_cells_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.inference.test_series.DAYS", 10.0 * np.arange(8))
+def test_a_date_among_few_is_as_certain_as_cells_change() -> None:
     values = alike(8)
     mean, error, _ = predicted(values, 4)
     between = (values[3] + values[5]) / 2
     assert np.sqrt(np.mean((mean - values[4]) ** 2)) < np.sqrt(np.mean((between - values[4]) ** 2))
     # the levels of cells are known, however different they are
     assert error.mean() < 1.5 * np.std(np.diff(values, axis=0))
+
+
+@pytest.mark.parametrize("change", [1e-9, 1e-6, 0.0])
+def test_cells_that_hardly_change_keep_their_levels(change: float) -> None:
+    level = 30 * np.random.default_rng(2).normal(size=(24, 24))
+    values = level + change * np.random.default_rng(3).normal(size=(8, 24, 24))
+    mean, error, _ = predicted(values, 4)
+    assert np.abs(mean - level).max() < 1e-3
+    assert (error > 0).all()
+    assert error.max() < 1.0
 
 
 # --- every path -------------------------------------------------------------------------------------------------------
