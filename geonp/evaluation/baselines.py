@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from rasterio.fill import fillnodata
@@ -20,7 +21,7 @@ from geonp.errors import InputError
 from geonp.evaluation.holdout import hide_like_own_gaps
 from geonp.evaluation.kriging import krige_gaps, regression_krige_gaps
 from geonp.inference.covariates import Layer
-from geonp.raster.arrays import FloatArray
+from geonp.raster.arrays import Array, FloatArray
 
 Fill = Callable[[FloatArray], FloatArray]
 
@@ -73,15 +74,25 @@ def gdal(values: FloatArray) -> FloatArray:
 
 
 def inverse_distance(values: FloatArray) -> FloatArray:
-    """Average the nearest observed cells, weighted by ``distance ** -power``."""
+    """Average the nearest observed cells, as :func:`weighted_by_distance` does."""
     missing = np.isnan(values)
-    sites, known = np.argwhere(~missing), values[~missing]
-    neighbours = np.arange(1, min(SETTINGS.idw_neighbours, len(sites)) + 1)
-    distance, index = KDTree(sites).query(np.argwhere(missing), k=neighbours)
-    weights = distance**-SETTINGS.idw_power
     filled = values.copy()
-    filled[missing] = (weights * known[index]).sum(axis=1) / weights.sum(axis=1)
+    filled[missing] = weighted_by_distance(np.argwhere(~missing), values[~missing], np.argwhere(missing))
     return filled
+
+
+def weighted_by_distance(sites: Array, known: FloatArray, wanted: Array) -> FloatArray:
+    """Means of the values of the nearest sites, weighted by ``distance ** -power`` (Shepard, 1968).
+
+    Sites ``(n, d)``, their values ``(n,)``, and the places to predict ``(m, d)``. At a site, its value.
+    """
+    neighbours = np.arange(1, min(SETTINGS.idw_neighbours, len(sites)) + 1)
+    found: Any = KDTree(sites).query(wanted, k=neighbours)
+    distance, index = found
+    # relative to the nearest, since powers of small distances overflow
+    nearest = np.maximum(distance[:, :1], 1e-12 * np.ptp(sites))
+    weights = np.maximum(distance / nearest, 1.0) ** -SETTINGS.idw_power
+    return np.asarray((weights * known[index]).sum(axis=1) / weights.sum(axis=1))
 
 
 def thin_plate(values: FloatArray) -> FloatArray:

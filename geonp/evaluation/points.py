@@ -16,7 +16,7 @@ import numpy as np
 from scipy.interpolate import LinearNDInterpolator, RBFInterpolator
 from scipy.spatial import Delaunay, KDTree, QhullError
 
-from geonp.evaluation.baselines import ACROSS, SETTINGS, rms_at
+from geonp.evaluation.baselines import ACROSS, SETTINGS, rms_at, weighted_by_distance
 from geonp.evaluation.kriging import SETTINGS as KRIGING
 from geonp.evaluation.kriging import Matern, fit_patches, krige
 from geonp.raster.arrays import Array, Float64Array, IntArray
@@ -111,13 +111,7 @@ def _linear(known: Sites, hidden: Sites) -> Float64Array:
 
 
 def _inverse_distance(known: Sites, hidden: Sites) -> Float64Array:
-    """The mean of the nearest 16 places, weighted by ``distance ** -2`` (Shepard)."""
-    neighbours = np.arange(1, min(SETTINGS.idw_neighbours, len(known.values)) + 1)
-    found: Any = KDTree(known.space).query(hidden.space, k=neighbours)
-    # relative to the nearest, which may be at the same place
-    nearest = np.maximum(found[0][:, :1], 1e-12 * np.ptp(known.space))
-    weights = np.maximum(found[0] / nearest, 1.0) ** -SETTINGS.idw_power
-    return np.asarray((weights * known.values[found[1]]).sum(1) / weights.sum(1))
+    return np.asarray(weighted_by_distance(known.space, known.values, hidden.space))
 
 
 def _thin_plate(known: Sites, hidden: Sites) -> Float64Array:

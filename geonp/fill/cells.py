@@ -31,7 +31,7 @@ class _CellSettings:
     """Settings of cells of a target."""
 
     places: int = 4
-    """Places in each cell, across, that are looked for in the raster."""
+    """Number of places along each side of a cell that must lie in the raster."""
 
 
 _SETTINGS = _CellSettings()

@@ -90,7 +90,7 @@ def _identity(array: xr.DataArray, encoding: Mapping[Any, Any], of_file: Callabl
         return str(tokenize(of_file(source), parts_of(array.variable)))
     file = None
     if not is_remote(source):
-        with suppress(Exception):  # an array on dask may need its file no more, and libraries raise errors of any class
+        with suppress(Exception):  # a computed array may have lost its file, and libraries raise any error
             file = of_file(source)
     # the names of dask do not tell the chunks of a store that were changed
     return str(tokenize(array.data, file))

@@ -80,7 +80,7 @@ def results_of(variable: Variable, options: FillOptions) -> list[str]:
 
 def check_kinds(variables: Sequence[Variable], options: FillOptions) -> None:
     """Check that the options suit variables of classes and directions."""
-    names = ("quantiles", "tails", "samples", "smooth", "empty_slices", "exceed")
+    names = ("bounds", "quantiles", "tails", "samples", "smooth", "empty_slices", "exceed")
     numbers: dict[str, object] = {name: getattr(options, name) for name in names}
     both = {"across": options.across, "covariates": options.covariates, "errors": options.errors}
     refused: dict[Kind, dict[str, object]] = {
@@ -93,7 +93,7 @@ def check_kinds(variables: Sequence[Variable], options: FillOptions) -> None:
         given = refused[variable.kind]
         if given and isinstance(options.bounds, Mapping):
             named = {str(name): pair for name, pair in options.bounds.items()}
-            given = {"bounds": named.get(str(variable.name))} | given
+            given = given | {"bounds": named.get(str(variable.name))}
         found = [name for name, value in given.items() if value is not None and (name in both or value)]
         if found:
             raise InputError(

@@ -228,7 +228,7 @@ def _on_grid(mask: xr.DataArray, ds: xr.Dataset, grid: Grid, what: str) -> xr.Da
     """A mask on the grid of the raster, of the nearest cell if it lies on another one."""
     own = Grid.from_xarray(mask)
     try:
-        grid.require_same(own, what, said=False)
+        grid.require_same(own, what, warns=False)
     except InputError:
         numbers = xr.DataArray(elementwise(np.uint8, np.uint8, mask.variable), mask.coords, name=mask.name)
         mask = resampled(numbers, grid, "nearest", what)

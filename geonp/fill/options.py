@@ -117,18 +117,18 @@ class FillOptions:
         default, other grids are refused.
     errors : DataArray or name, optional
         Known standard errors of the observations, in their units: a variable of the raster, which is then not filled,
-        or an array on its grid. Observations with larger errors count less, and those without a known error as exact,
-        with a warning. They keep their values. The standard error of a filled cell is that of a measurement without
-        these errors. With ``"auto"``, the errors are those that the
-        attribute ``ancillary_variables`` links, with a CF standard name that ends in ``standard_error``.
+        or an array on its grid. Observations with larger errors count less; those without a known error count as
+        exact, with a warning. All keep their values. The standard error of a filled cell is that of a measurement
+        without these errors. With ``"auto"``, the errors are those that the attribute ``ancillary_variables`` links,
+        with a CF standard name that ends in ``standard_error``.
     points : DataFrame, Dataset or GeoDataFrame, optional
         Scattered measurements of the variable, such as those of buoys, that help to fill gaps. A table as for
         :func:`geonp.interpolate`, with a column named like the variable, and one for each other dimension, such as
         ``time``. If both have units, as in a column ``sst [degF]``, values are converted to those of the raster. Their
         offset from predictions of the raster alone is estimated and subtracted.
     point_errors : str, optional
-        Column of known standard errors of the `points`, of which rows without one are not used. By default one standard
-        error for all is estimated.
+        Column of known standard errors of the `points`; rows without one are not used. By default one standard error
+        for all is estimated.
     smooth : bool
         Replace observations with known `errors` by estimates of the true values, with their standard errors, from all
         observations. They stay flagged as observed. By default, observed cells do not change.

@@ -43,7 +43,7 @@ def quality_layers(ds: xr.Dataset, grid: Grid, name: Hashable) -> list[Hashable]
 
 
 def _differs(layer: xr.DataArray, variable: Variable) -> bool:
-    """Whether observed values differ in their quality, or it cannot be told without reading them."""
+    """Whether observed values differ in quality. Lazy arrays, which are not read, are assumed to."""
     source = variable.source
     if not (layer.variable._in_memory and source.variable._in_memory):
         return True

@@ -43,9 +43,10 @@ class SeriesSettings:
     min_observed: int = 4
     """Cells with fewer observations in other slices stay empty."""
     least_slices: int = 48
-    """Number of slices as which the series count at least: of fewer slices, many cells know more than one."""
+    """The series count together as one of at least this many slices. In a short stack, those of many cells say more
+    than one of them."""
     least_change: float = 1e-4
-    """Smallest spread within cells, relative to that of all values, that is told from none."""
+    """Lower limit of the spread within cells, relative to that of all values."""
     periodic: tuple[float, float] = (0.4, 1.0)
     """Medians of the variance and of the length, as in MacKay's equation, of a periodic process."""
     fading: float = 6.0
@@ -198,9 +199,9 @@ def _predict(
 def fit(series: FloatArray, lag: FloatArray, periods: Sequence[float], level: float = 0.0) -> SeriesCovariance:
     """The parameters of greatest posterior density.
 
-    The series, ``(n, slices)`` with NaN where missing, count together as one of them, because they are alike, but at
-    least as :attr:`SeriesSettings.least_slices` values. Priors are log-normal, of standard deviation 1. The median of
-    the variance of the level is at least `level`.
+    The series, ``(n, slices)`` with NaN where missing, count together as one of them, because they are alike, or as
+    one of :attr:`SeriesSettings.least_slices` slices if they have fewer. Priors are log-normal, of standard deviation
+    1. The median of the variance of the level is at least `level`.
     """
     medians = [
         *_START["slow"],

@@ -23,7 +23,7 @@ class UnwrittenSettings:
     """Settings of the search for chunks that were never written."""
 
     listed: int = 2**16
-    """Of arrays of more chunks, none are looked for: a listing would take long."""
+    """Arrays of more chunks are not checked: listing them would take long."""
     read: int = 16
     """Number of chunks in which the fill value is looked for: where it is a value, Zarr leaves out chunks of it."""
 
@@ -32,9 +32,9 @@ _SETTINGS = UnwrittenSettings()
 
 
 def note_unwritten(ds: xr.Dataset, store: Any, group: str = "") -> xr.Dataset:
-    """Note in the encoding of rasters of `ds`, which is not decoded, whether chunks are not in the store.
+    """Note in the encoding of the rasters of `ds`, which is not decoded, how many chunks the store lacks.
 
-    Not where the fill value is NaN or a declared nodata value, or a value of other cells.
+    Nothing is noted where the fill value is NaN, a declared nodata value, or a value of other cells.
     """
     doubted = [
         name for name, da in ds.variables.items() if da.ndim >= 2 and da.dtype.kind in "iuf" and _fills_with_values(da)

@@ -162,7 +162,7 @@ def resampled(array: xr.DataArray, grid: Grid, method: str, what: str = "") -> x
     """
     own, what = Grid.from_xarray(array), what or covariate_name(array)
     try:
-        grid.require_same(own, what, said=False)
+        grid.require_same(own, what, warns=False)
         beside = grid.shifts(own).max() > TOLERANCES.shift and grid.regular and own.regular
     except InputError:
         beside = True

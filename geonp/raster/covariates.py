@@ -285,7 +285,7 @@ def _placed(array: xr.DataArray, ds: xr.Dataset, grid: Grid) -> xr.DataArray:
     name = covariate_name(array)
     _require_cells(array, grid, name, "Leave it out: within a slice it is constant.")
     try:
-        grid.require_same(Grid.from_xarray(array), name, said=False)
+        grid.require_same(Grid.from_xarray(array), name, warns=False)
     except InputError as error:
         raise InputError(
             f"{error} To have it resampled: covariate_resampling='bilinear' (--covariate-resampling bilinear)."

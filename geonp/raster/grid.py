@@ -175,11 +175,12 @@ class Grid:
         """Whether the last column repeats the first, 360 degrees away."""
         return self.geographic and self.even[1] and abs((self.shape[1] - 1) * abs(self.spacing[1]) - 360.0) < 1e-3
 
-    def require_same(self, other: Grid, what: str, *, said: bool = True) -> None:
+    def require_same(self, other: Grid, what: str, *, warns: bool = True) -> None:
         """Check that another grid, of `what`, has the same shape, cells and CRS.
 
         A CRS or a coordinate that only one of them has is not compared. Longitudes may differ by whole turns. Raises
-        InputError if they differ, naming the first difference. If `said`, warns of cells that lie beside those of this.
+        InputError if they differ, naming the first difference. With `warns`, cells that are less than half a cell away
+        from those of this grid come with a warning.
         """
         if other.shape != self.shape:
             raise InputError(
@@ -201,7 +202,7 @@ class Grid:
                     f"{tuple(theirs.tolist())}, expected {tuple(ours.tolist())}. Crop or reproject the {what} to the "
                     "grid of the raster, with cells of the same size and rows in the same order."
                 )
-        if said and shifts.max() > TOLERANCES.shift:
+        if warns and shifts.max() > TOLERANCES.shift:
             warn(
                 f"The cells of the {what} lie up to {shifts.max():.2g} cells from those of the raster, and are used as "
                 "if they were the same, as where one has the centres of cells and the other their corners. Check the "

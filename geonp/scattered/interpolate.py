@@ -108,9 +108,9 @@ def interpolate(
         booleans, and rasters of classes, are classes. A covariate that is unknown (NaN) at a location is ignored there.
         Units and order do not matter.
     errors : str, optional
-        Column of known standard errors of the measurements, in their units. Measurements with larger errors count less,
-        and those without a known error as exact, with a warning.
-        Standard errors of the result are of a measurement without these errors.
+        Column of known standard errors of the measurements, in their units. Measurements with larger errors count less;
+        those without a known error count as exact, with a warning. Standard errors of the result are of a measurement
+        without these errors.
     repeats : {"mean", "keep"}, optional
         What to do with several rows of one location: average their values, covariates and errors, or keep all as
         repeated measurements of one quantity. By default they are kept with a warning, and refused if they differ in a

@@ -71,8 +71,9 @@ def test_what_directions_are_filled_with(wind: tuple[xr.DataArray, Truth]) -> No
     raster, truth = wind
     with pytest.raises(InputError, match="quantiles cannot be used with directions: got 'wd'"):
         raster.geonp.infill(quantiles=[0.5])
-    with pytest.raises(InputError, match="bounds cannot be used with directions: got 'wd'"):
-        raster.geonp.infill(bounds={"wd": (0, 360)})
+    for bounds in ((0, 360), {"wd": (0, 360)}):
+        with pytest.raises(InputError, match="bounds cannot be used with directions: got 'wd'"):
+            raster.geonp.infill(bounds=bounds)
     with pytest.raises(InputError, match=r"as_ must be .*circular=True: got 'numbers' with circular=True"):
         raster.geonp.infill(as_="numbers", circular=True)
     with pytest.warns(UserWarning, match="wd: directions are filled as numbers"):

@@ -73,6 +73,12 @@ def test_a_date_is_predicted_better_than_by_its_neighbours_and_intervals_hold() 
     assert 0.9 < np.mean(inside) < 0.99
 
 
+@pytest.mark.parametrize(("slices", "least"), [(12, 1.2), (40, 1.05)])
+def test_the_last_date_is_less_certain_than_one_between_others(slices: int, least: float) -> None:
+    values = stack()[:slices]
+    assert predicted(values, slices - 1)[1].mean() > least * predicted(values, slices // 2)[1].mean()
+
+
 def test_a_cycle_that_does_not_change_is_continued() -> None:
     rng = np.random.default_rng(6)
     months = np.arange(96.0)

@@ -271,7 +271,7 @@ def test_cells_between_those_of_the_raster_are_said() -> None:
     corners = Grid.from_xarray(raster(y=[3.5, 2.5, 1.5], x=[0.0, 1, 2, 3]))
     with pytest.warns(UserWarning, match="The cells of the mask lie up to 0.5 cells from those of the raster"):
         here.require_same(corners, "mask")
-    here.require_same(corners, "mask", said=False)
+    here.require_same(corners, "mask", warns=False)
     assert here.shifts(corners).tolist() == [[0.5, 0.0]] * 5
 
 
