@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,13 @@ ACROSS = "linear_across"
 
 REGRESSION = "regression_kriging"
 """Name of the method of :func:`predict` that uses covariates."""
+
+
+def drawn_from(seed: int) -> np.random.Generator:
+    """The generator of a seed; raises InputError for anything but an integer of at least 0."""
+    if not isinstance(seed, Integral) or seed < 0:
+        raise InputError(f"Wrong seed: got {seed!r}, expected an integer of at least 0.")
+    return np.random.default_rng(int(seed))
 
 
 def requested(asked: Sequence[str] | None, methods: Sequence[str], needs: Mapping[str, str]) -> Sequence[str]:

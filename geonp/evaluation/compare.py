@@ -15,7 +15,7 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.evaluation.across import ACROSS_METHODS, HARMONIC, predict_across
-from geonp.evaluation.baselines import METHODS, REGRESSION, predict, requested
+from geonp.evaluation.baselines import METHODS, REGRESSION, drawn_from, predict, requested
 from geonp.evaluation.bounded import cut_off, limits_of
 from geonp.evaluation.comparison import Comparison
 from geonp.evaluation.holdout import HoldOut, hide_moved_gaps, hide_simulated
@@ -154,7 +154,7 @@ def evaluate(
     array = chosen.observed()
     cut, window = _cut(array, size, own_gaps=holdout == "gaps")
     warn_of_codes(cut, [cut.values], "evaluated")
-    test = _hide(cut, holdout, fraction, np.random.default_rng(seed))
+    test = _hide(cut, holdout, fraction, drawn_from(seed))
     card = load_card(model)
     neighbours = neighbours_of(chosen, window, asked.dims, card.neighbourhood.across, empty_slices=empty_slices)
     known = _covariates(given, covariate_resampling, obj, chosen, cut, window, neighbours)

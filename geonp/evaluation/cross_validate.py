@@ -15,7 +15,7 @@ import pandas as pd
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.evaluation.baselines import ACROSS, REGRESSION, requested
+from geonp.evaluation.baselines import ACROSS, REGRESSION, drawn_from, requested
 from geonp.evaluation.bounded import Parts, cut_off, limits_of
 from geonp.evaluation.cross_validation import RESULTS, CrossValidation
 from geonp.evaluation.folds import SETTINGS, folds_of
@@ -130,7 +130,7 @@ def cross_validate(
     options = {"model": os.fspath(model), "max_distance": max_distance, "device": device, "batch_size": batch_size}
     data = _measured(points, (values, x, y), crs, covariates, errors, repeats, (time, every), units)
     baselines = requested(baselines, data.methods, {REGRESSION: "covariates", ACROSS: "time"})
-    rng = np.random.default_rng(seed)
+    rng = drawn_from(seed)
     fold = folds_of(holdout, folds, data.sites.plane, data.sites.stations, data.times, rng, block_size)
     card = load_card(os.fspath(model))
     limits = limits_of(FillOptions(bounds=bounds).bounds, [data.variable]).get(data.value)
@@ -254,7 +254,7 @@ def _measured(
     times = None if table.times is None else table.times.of_rows
     design = np.column_stack([np.empty((len(made), 0)), *map(_design, found)])
     stations = numbers_of_places(table.xy, geographic)
-    sites = Sites.of(table.xy, geographic, made[value].to_numpy(np.float64), stations, times, design)
+    sites = Sites.of(table.xy, geographic, made[value].to_numpy(np.float64), stations, table.times, design)
     attrs = table.attrs.get(value, {})
     return _Measured(made, sites, times, table.x, table.y, value, attrs, labels, errors, time, geographic)
 
@@ -265,7 +265,8 @@ def _scored(data: _Measured, time: str | None, at_times: Sequence[Any] | None) -
         return np.ones(len(data.sites.plane), bool)
     if time is None:
         raise InputError("at_times needs time: name the column of times, time=... (--time)")
-    return np.isin(data.sites.times, times_of(data.frame[time]).within(at_times, "at_times"))
+    times = times_of(data.frame[time])  # fewer than those of the table, where values are missing
+    return np.isin(times.of_rows, times.within(at_times, "at_times"))
 
 
 def _column(one: PointCovariate) -> Any:

@@ -21,6 +21,7 @@ from geonp.evaluation.kriging import SETTINGS as KRIGING
 from geonp.evaluation.kriging import Matern, fit_patches, krige
 from geonp.raster.arrays import Array, Float64Array, IntArray
 from geonp.raster.regions import EARTH_RADIUS
+from geonp.raster.times import Times
 from geonp.scattered.squares import embed, project
 
 EARTH_KM = EARTH_RADIUS / 1000
@@ -41,6 +42,8 @@ class Sites:
         ``(n,)``.
     stations, times : array of int
         Place and time of each measurement ``(n,)``.
+    positions : array
+        Times ``(n,)`` of which the differences are lengths of time.
     columns : array
         Covariates ``(n, p)`` without gaps.
     """
@@ -50,6 +53,7 @@ class Sites:
     values: Float64Array
     stations: IntArray
     times: IntArray
+    positions: Float64Array
     columns: Float64Array
 
     @classmethod
@@ -59,7 +63,7 @@ class Sites:
         geographic: bool,
         values: Float64Array,
         stations: IntArray,
-        times: IntArray | None,
+        times: Times | None,
         columns: Float64Array,
     ) -> Sites:
         """From places ``(n, 2)``, longitudes and latitudes in degrees if `geographic`."""
@@ -68,8 +72,10 @@ class Sites:
             space = embed(xy, geographic=True) * EARTH_KM
             lon, lat = np.degrees([np.arctan2(*space.mean(0)[1::-1]), np.arcsin(np.sin(np.radians(xy[:, 1])).mean())])
             plane = project(xy, (float(lon), float(lat)), geographic=True)[:, ::-1] * np.radians(1) * EARTH_KM
-        times = np.zeros(len(xy), np.intp) if times is None else times
-        return cls(plane, space, values, stations, times, columns)
+        of_rows, positions = np.zeros(len(xy), np.intp), np.zeros(len(xy))
+        if times is not None:
+            of_rows, positions = times.of_rows, np.array(times.positions())[times.of_rows]
+        return cls(plane, space, values, stations, of_rows, positions, columns)
 
     def at(self, rows: Array) -> Sites:
         """Some of the measurements."""
@@ -159,10 +165,10 @@ def _linear_in_time(known: Sites, hidden: Sites) -> Float64Array:
     """Linear between the nearest times before and after of the same station, else :func:`_linear` in space."""
     out = np.full(len(hidden.values), np.nan)
     order = np.lexsort((known.times, known.stations))
-    station, times, values = known.stations[order], known.times[order], known.values[order]
+    station, times, values = known.stations[order], known.positions[order], known.values[order]
     for number in np.intersect1d(hidden.stations, station):
         of, there = slice(*np.searchsorted(station, [number, number + 1])), hidden.stations == number
-        out[there] = np.interp(hidden.times[there], times[of], values[of])
+        out[there] = np.interp(hidden.positions[there], times[of], values[of])
     never = ~np.isin(hidden.stations, station)
     out[never] = predicted("linear", known, hidden.at(never))
     return out
@@ -224,7 +230,8 @@ def errors_by_distance(residuals: Float64Array, distance: Float64Array, folds: I
 
     The classes are those of :func:`geonp.evaluation.baselines.with_errors`, relative to the smallest distance.
     """
-    known, out = np.isfinite(residuals), np.full(len(residuals), np.nan)
+    # a measurement may be the only one of its time
+    known, out = np.isfinite(residuals) & np.isfinite(distance), np.full(len(residuals), np.nan)
     if not known.any():
         return out
     smallest = max(float(np.quantile(distance[known], 0.05)), 1e-12 * float(distance[known].max()), 1e-300)

@@ -282,6 +282,7 @@ def test_cells_that_the_model_leaves_empty_are_counted_and_not_scored(model: str
         ({"fraction": 1.5}, "Wrong fraction: got 1.5, expected a share to hide between 0 and 1"),
         ({"fraction": 0.0}, "Wrong fraction: got 0.0"),
         ({"baselines": ["linear", "magic"]}, "Unknown baseline: got magic, expected some of nearest, linear"),
+        ({"seed": -1}, "Wrong seed: got -1, expected an integer of at least 0"),
         ({"size": 1}, "Wrong size: got 1, expected a number of rows and columns to evaluate, at least 2"),
         ({"index": {"time": 0}}, "No slice time=0: expected none, it is one slice. Correct the index."),
         ({"holdout": "gaps"}, "'height' has no gaps to move: got 0 missing of 1920 cells.*choose another"),

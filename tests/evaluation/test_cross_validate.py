@@ -119,11 +119,38 @@ def test_missing_station_days_are_known_from_the_days_around_them(float32: None)
     assert np.sqrt(np.mean(error**2)) == pytest.approx(found.scores[OURS].rmse)
 
 
+def test_asked_times_are_those_of_the_column_although_other_times_have_no_values(float32: None) -> None:
+    """The measurements of the day before were scored."""
+    frame = table(times=4)
+    frame.loc[frame["day"] == "2020-01-02", "value"] = np.nan
+    found = geonp.cross_validate(frame, values="value", time="day", at_times=["2020-01-03"], baselines=[])
+    assert (found.measurements.loc[found.wanted, "day"] == "2020-01-03").all()
+    assert found.wanted.sum() == 24
+
+
+def test_values_between_uneven_times_are_linear_in_time(float32: None) -> None:
+    """They were linear in the number of the time."""
+    frame = table(times=4).assign(day=lambda f: f["day"].replace("2020-01-04", "2020-04-01"))
+    frame["value"] = 2.0 * frame["day"].dt.day_of_year + frame["lon"]
+    options: dict[str, Any] = {"time": "day", "holdout": "periods", "folds": 4, "baselines": ["linear_across"]}
+    found = geonp.cross_validate(frame, values="value", at_times=["2020-01-03"], **options)
+    np.testing.assert_allclose(found.predictions["linear_across"].mean[found.wanted], frame["value"][found.wanted])
+
+
+def test_a_time_with_one_measurement_is_not_scored(float32: None) -> None:
+    """Its distance to others, which it does not have, ended in a ValueError."""
+    frame = table(times=4)
+    found = geonp.cross_validate(frame.iloc[:73], values="value", time="day", folds=3)
+    assert found.scored.tolist() == [True] * 72 + [False]
+    assert np.isfinite([scores.crps for scores in found.scores.values()]).all()
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         ({"holdout": "clouds"}, "expected one of random, one, blocks, stations, periods"),
         ({"holdout": "periods"}, r"needs times: name their column, time=\.\.\. \(--time\)"),
+        ({"seed": -1}, "Wrong seed: got -1, expected an integer of at least 0"),
         ({"folds": 1}, "Wrong number of folds: got 1, expected at least 2"),
         ({"holdout": "blocks", "block_size": 0.0}, "Wrong block_size: got 0.0, expected a positive length"),
         ({"max_distance": 1e-6}, "None of the 24 measurements of 'value' can be predicted from the other folds"),
