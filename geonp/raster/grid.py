@@ -218,7 +218,11 @@ class Grid:
         if self.geographic and other.geographic:
             offset[:, 1] = (offset[:, 1] + 180.0) % 360.0 - 180.0
         placed = np.array(self.placed) & np.array(other.placed)
-        return np.asarray(np.where(placed, np.abs(offset) / np.abs(self.spacing), 0.0))
+        apart = np.abs(offset) / np.abs(self.spacing)
+        if (self.crs is None) != (other.crs is None):  # without its CRS, a grid of kilometres or radians is as stored
+            stored = np.transpose(other.marks) / other.factors - np.transpose(self.marks) / self.factors
+            apart = min(apart, np.abs(stored * self.factors) / np.abs(self.spacing), key=np.max)
+        return np.asarray(np.where(placed, apart, 0.0))
 
     def layer(self, array: xr.DataArray, what: str) -> xr.DataArray:
         """An array on this grid, rows and columns last, without other dimensions of a single entry.

@@ -91,6 +91,20 @@ def test_places_are_in_units_of_the_crs() -> None:
     grid.require_same(Grid.from_xarray(raster("EPSG:3413", "m", [5e5, 475e3, 450e3], [-1e6, -975e3])), "mask")
 
 
+@pytest.mark.parametrize(("crs", "units", "step"), [("EPSG:3413", "km", 25.0), (CRS.from_cf(SATELLITE), "rad", 5.6e-5)])
+def test_a_layer_without_the_crs_of_the_raster_is_where_both_are_stored(crs: Any, units: str, step: float) -> None:
+    """As one of a Dataset whose CRS is a variable, and no coordinate."""
+    places = step * np.arange(3), step * np.arange(4)
+    grid, layer = (Grid.from_xarray(raster(one, units, *places)) for one in (crs, None))
+    for first, second in ((grid, layer), (layer, grid)):
+        first.require_same(second, "mask")
+        np.testing.assert_allclose(first.shifts(second), 0, atol=1e-9)
+    beside = Grid.from_xarray(raster(None, units, places[0], places[1] + step))
+    with pytest.raises(InputError, match="differ in the centre"):
+        grid.require_same(beside, "mask")
+    np.testing.assert_allclose(grid.shifts(beside), [[0, 1]] * 5, atol=1e-9)
+
+
 def test_longitudes_in_radians_go_round() -> None:
     lon = np.radians(np.arange(0, 360, 10.0))
     grid = Grid.from_xarray(raster(None, "radians", np.radians([10.0, 0]), lon, ("lat", "lon")))
