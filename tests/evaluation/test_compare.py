@@ -12,6 +12,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
+from pyproj import CRS
 from scipy import ndimage
 
 from geonp.errors import InputError, ModelError
@@ -22,14 +23,17 @@ from geonp.evaluation.holdout import hide, hide_simulated
 from geonp.evaluation.metrics import LEVELS, score
 from geonp.evaluation.report import render
 from geonp.evaluation.scored import OURS, RANKED, WITH_BOTH, WITH_COVARIATES, WITH_SLICES, Prediction
-from geonp.evaluation.slices import moments
+from geonp.evaluation.slices import choose_slice, moments
+from geonp.fill.infill import infill
 from geonp.raster.gaps import SIMULATORS
+from geonp.raster.positions import DAY, positions
 from geonp.raster.windows import Window
 
 pytestmark = pytest.mark.usefixtures("few_patches")
 
 Y, X = np.mgrid[:40, :48].astype(np.float32)
 FIELD = np.sin(X / 6) + np.cos(Y / 8) + 0.02 * np.random.default_rng(1).standard_normal(X.shape, np.float32)
+DATES = ["2020-01-01_00:00:00", "2020-01-02_00:00:00", "2020-01-03_00:00:00", "2020-01-31_00:00:00"]
 
 
 def raster(values: np.ndarray = FIELD, gap: bool = True) -> xr.DataArray:
@@ -242,6 +246,20 @@ def test_one_slice_of_one_variable_is_evaluated(model: str) -> None:
     np.testing.assert_array_equal(second.test.truth, raster() + 5)
     np.testing.assert_array_equal(first.test.truth, raster())
     assert evaluate(cube.drop_vars("time"), **options).setting.startswith("height (m), time=0: 40 x 48")
+
+
+def test_the_crs_and_the_times_may_be_variables_beside_the_evaluated_one() -> None:
+    """Cells counted as square, and dates as evenly spaced, unlike in a fill."""
+    degrees = {"y": np.linspace(70, 66.1, 40), "x": np.linspace(10, 14.7, 48)}
+    crs = xr.DataArray(0, attrs=CRS.from_epsg(4326).to_cf())
+    field = xr.DataArray(FIELD, degrees, ("y", "x"), attrs={"grid_mapping": "crs"})
+    ds = xr.Dataset({"height": field, "crs": crs})
+    comparison = evaluate(ds, holdout="blocks", baselines=[])
+    gaps = ds.assign(height=field.copy(data=comparison.test.values))
+    np.testing.assert_array_equal(comparison.predictions[OURS].mean, infill(gaps)["height"])
+    stack = xr.Dataset({"height": (("Time", "y", "x"), np.stack([FIELD] * 4)), "Times": ("Time", np.array(DATES, "S"))})
+    variable = choose_slice(stack, {}, None, [], None).variable
+    assert np.diff(positions(variable, "Time")).tolist() == [DAY, DAY, 28 * DAY]
 
 
 def test_scores_of_packed_values_have_no_units(model: str) -> None:
