@@ -301,8 +301,14 @@ def require_real(da: xr.DataArray) -> None:
     if da.dtype.kind not in "iuf":
         raise InputError(
             f"Variable {da.name!r} cannot be filled: got dtype {da.dtype}, expected integers or floats. Convert it, "
-            "for example with astype('float32'), or leave the variable out."
+            f"for example {converted('da', da.dtype)}, or leave the variable out."
         )
+
+
+def converted(name: str, dtype: np.dtype[Any]) -> str:
+    """Code that makes numbers of values; times are divided, since a cast makes -9.2e18 of NaT."""
+    since = {"m": name, "M": f"({name} - {name}.min())"}.get(dtype.kind)
+    return f"{name}.astype('float32')" if since is None else f"{since} / np.timedelta64(1, 'D')"
 
 
 def without(attrs: Mapping[Any, Any], keys: tuple[str, ...]) -> dict[Any, Any]:

@@ -21,6 +21,7 @@ from geonp.raster.metadata import UNNAMED, Kind, ancillary_names, class_attrs, f
 from geonp.raster.nodata import (
     UNLIMITED,
     Reader,
+    converted,
     declared_nodata,
     empty_value,
     nodata_values,
@@ -198,8 +199,9 @@ def _remedy(ds: xr.Dataset, grid: Grid) -> str:
             f"The file is compressed by gathering: unpack {gathered[0]!r} with "
             f"cf_xarray.decode_compress_to_multi_index(ds, {gathered[0]!r}).unstack({gathered[0]!r})."
         )
-    if any(map(grid.spans, data_variables(ds).values())):
-        return "Convert the variable, for example ds['name'].astype('float32')."
+    if spanning := [(name, da.dtype) for name, da in data_variables(ds).items() if grid.spans(da)]:
+        name, dtype = spanning[0]
+        return f"Convert the variable, for example {converted(f'ds[{name!r}]', dtype)}."
     return "Choose other dimensions with y_dim and x_dim (--y, --x)."
 
 
