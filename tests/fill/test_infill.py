@@ -564,7 +564,7 @@ def refused(obj: Any, message: str, error: type[Exception] = InputError, **optio
         (raster().astype("U"), r"'a' cannot be filled: got dtype <U32, expected integers or floats"),
         (raster() > 3, r"'a' cannot be filled: got dtype bool"),
         (raster().astype("m8[s]"), r"for example da / np.timedelta64\(1, 'D'\), or leave"),
-        (raster().astype("M8[s]").to_dataset(), r"example \(ds\['a'\] - ds\['a'\].min\(\)\) / np.timedelta64\(1, 'D'\)"),
+        (raster().astype("M8[s]").to_dataset(), r"\(ds\['a'\] - ds\['a'\].min\(\)\) / np.timedelta64\(1, 'D'\)"),
         (raster().fillna(0).astype("i2"), r"'a' holds integers \(int16\) without a declared nodata value.*--nodata"),
         (raster(name="x"), r"has the name of one of its coordinates: got 'x', expected another name.*drop_vars\('x'\)"),
         (xr.Dataset({1: raster(), "1": raster()}), r"variables 1 and '1', but names of results are texts: rename one"),
