@@ -133,6 +133,19 @@ def test_chunks_and_stores_change_nothing(
     assert stored.attrs["geonp_points"] == filled.attrs["geonp_points"]
 
 
+def test_holes_are_filled_alike_in_memory_and_in_stores(
+    raster: xr.DataArray, buoys: pd.DataFrame, tmp_path: Path
+) -> None:
+    """In memory, measurements in gaps at the edge had no part in the offset."""
+    edge = raster.where((raster.x > 10) & ((raster.x != 60) | (raster.y != 20)))
+    found = geonp.infill(edge, points=buoys, holes=True)
+    assert np.isnan(found["sst"][20, 5])
+    geonp.fill_store(edge, tmp_path / "o.zarr", points=buoys, holes=True)
+    stored = xr.open_zarr(tmp_path / "o.zarr")
+    assert stored.attrs["geonp_points"] == found.attrs["geonp_points"]
+    np.testing.assert_array_equal(stored["sst"], found["sst"])
+
+
 def test_measurements_are_converted_to_the_units_of_the_raster(
     raster: xr.DataArray, buoys: pd.DataFrame, tmp_path: Path
 ) -> None:
