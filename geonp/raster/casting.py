@@ -132,9 +132,10 @@ def nearest_integers(
 ) -> Array:
     """Nearest integers of a dtype to finite floats, within limits and different from nodata values."""
     taken = {int(value) for value in nodata if holds(dtype, value)}
-    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-    low = max(low, math.ceil(limits[0] - TOLERANCES.limit)) if limits[0] > low else low
-    high = min(high, math.floor(limits[1] + TOLERANCES.limit)) if limits[1] < high else high
+    least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    # limits beyond the dtype leave no value observed, and none to fill
+    low = min(max(least, math.ceil(limits[0] - TOLERANCES.limit)), most) if limits[0] > least else least
+    high = max(min(most, math.floor(limits[1] + TOLERANCES.limit)), least) if limits[1] < most else most
     while low in taken:
         low += 1
     while high in taken:

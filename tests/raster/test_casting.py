@@ -32,6 +32,12 @@ def test_a_nodata_value_that_integers_cannot_hold_keeps_none_from_filled_cells()
     assert nearest_integers(np.array([0.1, 1.2]), np.dtype("i2"), (0.5,)).tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("limits", [(300.0, 400.0), (-5.0, -1.0)])
+def test_limits_beyond_the_dtype_are_no_values_of_it(limits: tuple[float, float]) -> None:
+    """Filling a store of which no value is valid ended in an OverflowError."""
+    assert nearest_integers(np.zeros(0), np.dtype("u1"), (), limits).dtype == np.uint8
+
+
 def test_values_of_any_magnitude_are_standardised_alike() -> None:
     values = np.array([1.0, 2.0, 4.0, 3.0])
     small = standardise(values * 1e-40)
