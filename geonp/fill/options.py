@@ -235,6 +235,7 @@ class FillOptions:
             "exceed": _checked_thresholds(self.exceed),
             "bounds": _checked_bounds(self.bounds),
             "samples": int(self.samples),
+            "covariates": (self.covariates or None) if isinstance(self.covariates, (list, tuple)) else self.covariates,
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)

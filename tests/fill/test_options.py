@@ -87,6 +87,11 @@ def test_options_do_not_change() -> None:
         FillOptions().seed = 1
 
 
+def test_an_empty_list_of_covariates_is_none() -> None:
+    """Classes refused it."""
+    assert FillOptions(covariates=[]).covariates is FillOptions(covariates=()).covariates is None
+
+
 def test_quantiles_may_be_an_array() -> None:
     assert FillOptions(quantiles=np.array([0.1, 0.9])).quantiles == (0.1, 0.9)
 
