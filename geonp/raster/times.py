@@ -21,7 +21,7 @@ from geonp.raster.positions import positions
 
 _TIME = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)?")
 """A time or its first parts."""
-_ZONE = re.compile(r"T.*[+-]\d\d:?\d\d$")
+ZONE = re.compile(r"\d[T ].*\d[+-]\d\d:?\d\d$")
 """The difference from UTC after a time."""
 
 
@@ -170,7 +170,7 @@ def compared(times: Array, how: Callable[[Any, Any], Any], text: str) -> BoolArr
     if times.dtype.kind in "iuf":
         return np.asarray(how(times, float(text)))
     time = text.strip().removesuffix("Z").replace(" ", "T")
-    if _ZONE.search(time):
+    if ZONE.search(time):
         time = pd.Timestamp(time).tz_convert(None).isoformat()
     if _TIME.fullmatch(time) is None or times.dtype.kind not in "MO":
         raise ValueError(text)

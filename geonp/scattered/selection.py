@@ -18,7 +18,7 @@ from geonp.io.frames import SELECTED, levels_of
 from geonp.raster.arrays import Array, BoolArray
 from geonp.raster.flags import parsed
 from geonp.raster.metadata import flag_meanings_of
-from geonp.raster.times import compared, parsed_times
+from geonp.raster.times import ZONE, compared, parsed_times
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
@@ -114,6 +114,7 @@ def _meeting(points: pd.DataFrame | xr.Dataset, group: Sequence[_Condition]) -> 
         ):
             column = parsed_times(column, name)
         values = xr.DataArray(np.asarray(column.values), dims="row", name=name)
+    values = _in_utc(values)
     masks = [one.of(values) for one in group]
     if group[0].operator == "=":
         texts = [text for one in group for text in one.alternatives(values)]
@@ -132,6 +133,17 @@ def _meeting(points: pd.DataFrame | xr.Dataset, group: Sequence[_Condition]) -> 
     if values.ndim == 1:
         return points.isel({values.dims[0]: mask})
     return _hidden(points, values.copy(data=mask))
+
+
+def _in_utc(values: xr.DataArray) -> xr.DataArray:
+    """Texts that say times and their difference from UTC as times in UTC, which other columns of times are in."""
+    texts = values.values.ravel()
+    if values.dtype.kind not in "OUS" or not all(ZONE.search(str(text)) for text in texts if not pd.isna(text)):
+        return values
+    try:
+        return values.copy(data=parsed_times(pd.Series(texts), "").to_numpy().reshape(values.shape))
+    except InputError:  # no time, or nothing at all
+        return values
 
 
 def _condition(text: str, columns: Sequence[str]) -> _Condition:

@@ -20,6 +20,7 @@ TABLE["flags"] = [1, 3, 2, 4]
 TABLE["when"] = np.array(["2020-06-30T00", "2020-06-30T12", "2020-07-01T00", "2020-08-31T00"], "M8[ns]")
 TABLE["date"] = TABLE["when"].dt.strftime("%Y-%m-%d")
 TABLE["local"] = (TABLE["when"] + pd.Timedelta("14h")).dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo")
+TABLE["zoned"] = [time.isoformat() for time in TABLE["local"]]
 TABLE["month"] = TABLE["when"].dt.to_period("M")
 
 
@@ -35,6 +36,10 @@ TABLE["month"] = TABLE["when"].dt.to_period("M")
         (["local=2020-07-01"], [1, 2]),
         (["local>=2020-07-01T12"], [2, 3]),
         (["local=2020-06-30 23:00:00+09:00"], [0]),
+        (["zoned=2020-07-01"], [1, 2]),  # as those of the column of times: the first parts of the text were compared
+        (["zoned!=2020-07-01"], [0, 3]),
+        (["zoned>=2020-07-01T12"], [2, 3]),
+        (["zoned=2020-06-30T14:00Z"], [0]),
         (["month=2020-07"], [2]),
         (["depth=1"], [1, 3]),
         (["day=2", "depth=0.50"], [2]),
