@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from geonp.errors import warn
-from geonp.io.columns import is_quality_of, words
+from geonp.io.columns import TABLES, is_quality_of, words
 from geonp.io.measurements import Table
 from geonp.raster.arrays import Float64Array
 from geonp.raster.metadata import class_attrs
@@ -29,6 +29,8 @@ class MeaningSettings:
     """Words beside these."""
     hemispheres: tuple[tuple[str, ...], ...] = (("W", "E", "WEST", "EAST"), ("S", "N", "SOUTH", "NORTH"))
     """Texts that say on which side of 0 a longitude and a latitude are, the negative side first."""
+    minutes: tuple[str, ...] = ("m", "mm", "min", "mins", "minute", "minutes")
+    """Words in names of columns of the minutes of a longitude or latitude, such as ``lon_min``."""
     flags: int = 32
     """Columns of more distinct entries are no flags."""
 
@@ -59,6 +61,7 @@ def warn_of_doubtful_rows(table: Table) -> None:
         _warn_of_marks(table, table.xy[used])
         _warn_of_meanings(table, table.others[used])
         _warn_of_hemispheres(table, table.others[used], table.xy[used])
+        _warn_of_minutes(table, table.others[used], table.xy[used])
     for name in table.values:
         _warn_of_quality(table, name, table.others[table.usable(name)])
 
@@ -112,6 +115,21 @@ def _warn_of_hemispheres(table: Table, others: pd.DataFrame, xy: Float64Array) -
                 warn(
                     f"column {name!r} is {column[beyond].iloc[0]} in {beyond.sum()} rows, whose {coordinate!r} is "
                     "positive, and is used as it is. If the column says its sign, make the coordinate negative there."
+                )
+
+
+def _warn_of_minutes(table: Table, others: pd.DataFrame, xy: Float64Array) -> None:
+    """Warn of whole longitudes or latitudes whose minutes are in a column of their own."""
+    axes = (table.x, xy[:, 0], {*TABLES.longitudes}), (table.y, xy[:, 1], {*TABLES.latitudes})
+    for name, column in others.items():
+        said, minutes = words(str(name)), pd.to_numeric(column, errors="coerce").to_numpy(np.float64)
+        for coordinate, values, named in axes:
+            is_named = said & named and said & {*MEANINGS.minutes} and said <= named | {*MEANINGS.minutes}
+            if is_named and not (values % 1).any() and ((minutes >= 0) & (minutes < 60)).all() and minutes.any():
+                warn(
+                    f"column {name!r} is not used, and {coordinate!r} holds whole numbers. If these are degrees and "
+                    f"minutes, make one column of both: points[{coordinate!r}] + points[{name!r}] / 60, and - instead "
+                    "of + where degrees are negative."
                 )
 
 

@@ -194,6 +194,16 @@ def test_numbers_written_as_texts_are_not_passed_over(texts: list[str], held: st
         ({"lon_dir": ["West", "West", "West"]}, "column 'lon_dir' is West in 3 rows, whose 'lon' is positive"),
         ({"lon_dir": ["W", "W", "W"], "lon": [-1.0, -2, -3]}, None),
         ({"wind": ["S", "W", "N"], "unit": "K", "zone": ["a", "b", "c"]}, None),
+        (
+            {"lon": [9, 9, 10], "lonMin": [5.5, 59.0, 0]},
+            r"'lon' holds.*points\['lon'\] \+ points\['lonMin'\] / 60",
+        ),
+        (
+            {"lat": [45, 46, 47], "Lat (minutes)": ["30", "12", "7"]},
+            "'Lat .minutes.' is not used, and 'lat' holds",
+        ),
+        ({"lat": [45.5, 46, 47], "lat_min": [30, 12, 7]}, None),
+        ({"lat": [45, 46, 47], "lat_min": [-44, 45, 46], "lon_min": [0, 0, 0]}, None),
     ],
 )
 def test_columns_that_say_what_numbers_mean(changes: dict[str, Any], said: str | None) -> None:
