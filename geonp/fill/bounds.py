@@ -20,6 +20,7 @@ from geonp.inference import student
 from geonp.inference.warping import Warping
 from geonp.inference.warping_fit import Sample, fitted
 from geonp.raster.arrays import Array
+from geonp.raster.casting import exceeds
 from geonp.raster.metadata import FillFlag
 from geonp.raster.nodata import UNLIMITED
 from geonp.raster.variable import Variable
@@ -161,7 +162,6 @@ def mapped(result: Any, warping: Any, options: FillOptions) -> Any:
     out["latent"] = np.where(filled, values, warping.to_latent(values))
     out["latent_error"] = result["standard_error"]
     out["quantile"] = values[..., None]
-    out["exceedance"] = np.where(np.isnan(values)[..., None], np.nan, values[..., None] > np.array(options.exceed))
     location, deviation, tail = (result[name][filled].astype(np.float64) for name in _MOMENTS)
     of = student.Distribution(location, deviation, tail, warping)
     mean, spread = student.moments(of.location, of.deviation, of.tail, warping)
@@ -170,6 +170,7 @@ def mapped(result: Any, warping: Any, options: FillOptions) -> Any:
     for k, level in enumerate(options.quantiles):
         out["quantile"][filled, k] = warping.inside(of.ppf(level), values.dtype)
     for k, threshold in enumerate(options.exceed):
+        out["exceedance"][..., k] = np.where(np.isnan(values), np.nan, exceeds(values, threshold))
         out["exceedance"][filled, k] = of.sf(threshold)
     for k in range(options.samples):
         out["sample"][filled, k] = warping.inside(warping.to_values(result["sample"][filled, k]), values.dtype)

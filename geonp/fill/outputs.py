@@ -17,7 +17,7 @@ from geonp.fill.options import RESULTS, FillOptions
 from geonp.inference import student
 from geonp.inference.kernel import within
 from geonp.raster.arrays import Array
-from geonp.raster.casting import lattice_of
+from geonp.raster.casting import exceeds, lattice_of
 from geonp.raster.kinds import category_labels
 from geonp.raster.metadata import FillFlag, Kind, ancillary_names, as_dataset
 from geonp.raster.nodata import NODATA, OTHER_NODATA, PACKING, UNLIMITED, VALID, holds, without
@@ -255,7 +255,8 @@ def _exceedance(result: Array, stored: Array, thresholds: tuple[float, ...]) -> 
     if "exceedance" in (result.dtype.names or ()):
         return _each(result, stored, "exceedance")
     of = [result[name].astype(np.float64) for name in ("value", "standard_error", "tail")]
-    return np.stack([student.sf(threshold, *of) for threshold in thresholds]).astype(np.float32)
+    above = [np.where(of[1] == 0, exceeds(result["value"], x), student.sf(x, *of)) for x in thresholds]
+    return np.where(np.isnan(of[0]), np.nan, np.stack(above)).astype(np.float32)
 
 
 def _each(result: Array, stored: Array, name: str) -> Array:

@@ -11,6 +11,7 @@ from scipy import sparse
 
 from geonp.errors import InputError
 from geonp.raster.arrays import AnyIntArray, BoolArray, FloatArray
+from geonp.raster.casting import exceeds
 from geonp.raster.metadata import FillFlag
 from geonp.raster.tolerances import TOLERANCES
 
@@ -70,9 +71,10 @@ class Sums:
         numbers, row = np.unique(region, return_inverse=True)
         used, col = np.unique(cells, return_inverse=True)
         matrix = sparse.csr_matrix((weights, (row, col)), shape=(numbers.size, used.size))
-        samples = drawn.reshape(len(drawn), -1)[:, used].T.astype(np.float64)
+        stored = drawn.reshape(len(drawn), -1)[:, used].T
+        samples = stored.astype(np.float64)
         _require_same(flat, samples[col], flags.ravel()[cells] == FillFlag.OBSERVED)
-        samples = samples if threshold is None else (samples > threshold).astype(np.float64)
+        samples = samples if threshold is None else exceeds(stored, threshold).astype(np.float64)
         filled = np.isin(flags.ravel()[cells], _FILLED)
         counts = (np.bincount(row, of, numbers.size).astype(np.int64) for of in (np.ones(row.size), filled))
         total, weighted = (np.bincount(row, of, numbers.size).astype(np.float64) for of in (weights, weights * flat))

@@ -155,3 +155,9 @@ def nearest_integers(
             found = result == value
             result[found] = np.where(values[found] >= value, dtype.type(up), dtype.type(down))
     return result
+
+
+def exceeds(values: Array, threshold: float) -> BoolArray:
+    """Whether values are above a threshold, and not by rounding: 0.1 is 0.100000001 in float32."""
+    rounding = 2 * np.finfo(values.dtype).eps * abs(threshold) if values.dtype.kind == "f" else 0.0
+    return np.asarray(values > np.float64(threshold + rounding))

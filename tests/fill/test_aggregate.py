@@ -193,6 +193,14 @@ def test_labels_areas_and_fractions(model: str) -> None:
     assert share.standard_error[0] == pytest.approx(above.std(ddof=1))
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_a_threshold_is_not_exceeded_by_rounding(model: str, dtype: str) -> None:
+    """0.3 is 0.30000001 in float32, and 3 * 0.1 is more than it in float64."""
+    source = (xr.full_like(raster(), 0.1, float) * np.array([1, 3, 4, 5] * 5)).astype(dtype)
+    share = aggregate(source, source.shape, "fraction", threshold=0.3, samples=2, model=model)
+    assert share.value.item() == pytest.approx(0.5)
+
+
 def test_areas_are_those_of_uneven_curvilinear_and_rotated_cells(model: str) -> None:
     source = raster(lat=True)
     uneven = source.assign_coords(lat=60.0 - np.arange(16) ** 1.5, lon=np.arange(20.0) ** 2)

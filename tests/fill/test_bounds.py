@@ -196,6 +196,16 @@ def test_exceedance_without_bounds(model: str) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("bounds", [None, (0, None)])
+def test_a_threshold_is_not_exceeded_by_rounding(model: str, bounds: Any, dtype: str) -> None:
+    """0.3 is 0.30000001 in float32, and 3 * 0.1 is more than it in float64."""
+    source = (rain() * 0 + np.array([1, 3, 4, 5] * 20)[: rain().sizes["x"]] * 0.1).astype(dtype)
+    out = source.geonp.infill(model=model, exceed=[0.3], bounds=bounds)
+    found = out.rain_exceedance.sel(threshold=0.3).where(out.rain_fill_flag == 0)
+    np.testing.assert_array_equal(found, (source > 0.35).where(source.notnull()))
+
+
 @pytest.mark.parametrize("suffix", [".nc", ".tif", ".zarr"])
 def test_the_command_line(model: str, tmp_path: Path, suffix: str) -> None:
     values = rain((24, 24)).values
