@@ -228,9 +228,16 @@ def log_to_stderr(verbose: int) -> None:
 
 
 def opening(settings: dict[str, Any]) -> dict[str, Any]:
-    """Take the options of :func:`geonp.io.files.open_raster` out of the settings of a command."""
+    """Take the options of :func:`geonp.io.files.open_raster` out of the settings of a command.
+
+    The group of variables becomes that of all that is read from the file, such as the layers of conditions.
+    """
     names = ("bands", "variables", "group", "y_dim", "x_dim", "crs", "bbox", "select", "nodata", "as_numbers")
     taken = {name: settings.pop(name) for name in names if name in settings}
+    parts = [name.strip("/").rpartition("/") for name in taken.get("variables") or ()]
+    groups = {group for group, *_ in parts}
+    if taken.get("group") is None and len(groups) == 1 and groups != {""}:
+        taken |= {"group": parts[0][0], "variables": tuple(name for *_, name in parts)}
     return {name: None if value in ((), {}) else value for name, value in taken.items()}
 
 

@@ -193,3 +193,12 @@ def test_land_under_one_date_of_the_sea_is_named(tmp_path: Path, model: str, nam
         (lakes, ()),
     ):
         assert "quantity of the sea" not in printed(raster, *options)
+
+
+def test_flags_are_in_the_group_of_the_variable(tmp_path: Path) -> None:
+    """As in Sentinel-5P, which has rasters in several groups."""
+    product = xr.Dataset({"no2": (("y", "x"), np.ones((8, 8))), "qa": (("y", "x"), np.eye(8))})
+    source = tmp_path / "a.nc"
+    xr.DataTree.from_dict({"product": product, "support": product[["no2"]]}).to_netcdf(source)
+    facts = json.loads(says("info", source, "--variable", "product/no2", "--gaps-where", "qa=1", "--json"))
+    assert facts["variables"]["no2"]["missing"] == 8
