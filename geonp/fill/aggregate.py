@@ -19,19 +19,17 @@ from geonp.errors import InputError, ModelError, warn
 from geonp.fill.infill import infill
 from geonp.fill.options import Bounds
 from geonp.fill.outputs import unbanded
+from geonp.fill.region_cells import regions_of
 from geonp.fill.region_sums import Sums
 from geonp.fill.variables import Raster
 from geonp.inference.checkpoint import load_card
-from geonp.io.files import open_raster
-from geonp.io.polygon_regions import Polygons, cells_of, read_polygons
-from geonp.io.polygons import VECTOR_FILES
 from geonp.raster.arrays import AnyIntArray, BoolArray, FloatArray
 from geonp.raster.covariates import CovariateLike, named
 from geonp.raster.grid import Grid, geotransform
 from geonp.raster.metadata import FillFlag, as_dataset
 from geonp.raster.nodata import is_packed
 from geonp.raster.parts import PARTS
-from geonp.raster.regions import Regions, blocks, cell_areas, labelled
+from geonp.raster.regions import Regions, cell_areas
 
 STATISTICS = ("mean", "sum", "integral", "fraction")
 """Statistics of the values of a region."""
@@ -147,7 +145,7 @@ def aggregate(
     options = {name: value for name, value in every.items() if value is not None}
     filled, labels = _filled(obj, samples, options)
     grid = Grid.from_xarray(filled)
-    found = _regions_of(regions, filled, grid, names, layer, all_touched=all_touched)
+    found = regions_of(regions, filled, grid, names, layer, all_touched=all_touched)
     found.require_cells(grid)
     _warn_of_regions(found)
     if packed := [label for label in labels if is_packed(filled[label].attrs)]:
@@ -173,30 +171,6 @@ def _check(statistic: str, threshold: float | None, samples: int) -> None:
         raise InputError("threshold (--threshold) must be a number, got NaN, which no value exceeds")
     if not isinstance(samples, (int, np.integer)) or isinstance(samples, bool) or samples < 2:
         raise InputError(f"samples must be at least 2 for a standard error, got {samples!r}")
-
-
-def _regions_of(
-    given: Any, raster: Raster, grid: Grid, names: str | None, layer: str | None, *, all_touched: bool
-) -> Regions:
-    """The cells of regions in any of the forms that :func:`aggregate` takes."""
-    if isinstance(given, (str, os.PathLike)):
-        if os.fspath(given).lower().endswith(VECTOR_FILES):
-            return cells_of(read_polygons(given, names, layer), raster, grid, all_touched=all_touched)
-        ds = open_raster(given)
-        if len(ds.data_vars) != 1:
-            raise InputError(f"{os.fspath(given)!r} has {len(ds.data_vars)} variables, expected one with labels")
-        return labelled(next(iter(ds.data_vars.values())), grid)
-    if isinstance(given, xr.DataArray) or (isinstance(given, np.ndarray) and given.dtype != object):
-        return labelled(given, grid)
-    if isinstance(given, (int, np.integer)) and not isinstance(given, bool):
-        return blocks(grid.shape, int(given))
-    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(n, (int, np.integer)) for n in given):
-        return blocks(grid.shape, (int(given[0]), int(given[1])))
-    if names is not None:
-        if names not in getattr(given, "columns", ()):
-            raise InputError(f"names is a column of regions: got {names!r}, which {type(given).__name__} does not have")
-        given = given.set_index(names)
-    return cells_of(Polygons.of(given), raster, grid, all_touched=all_touched)
 
 
 def _weights(filled: xr.Dataset, grid: Grid, found: Regions, statistic: str) -> FloatArray:

@@ -173,8 +173,16 @@ def _check_card(
 def covariates_on(
     grid: Grid, given: Sequence[CovariateLike], ds: xr.Dataset, resampling: str | None
 ) -> tuple[Covariate, ...]:
-    """The covariates of the raster `ds` on `grid`, resampled if asked; see :class:`geonp.fill.options.FillOptions`."""
-    if given and resampling is not None:
+    """The covariates of the raster `ds` on `grid`, resampled if asked; see :class:`geonp.fill.options.FillOptions`.
+
+    Raises InputError for a resampling without covariates, and as :func:`geonp.raster.covariates.covariates_of`.
+    """
+    if resampling is not None:
+        if not given:
+            raise InputError(
+                f"covariate_resampling needs covariates: got {resampling!r} without any. Give them (--covariate), or "
+                "leave it out."
+            )
         from geonp.io.warp import resampled
 
         given = [resampled(array, grid, resampling) for array in arrays_of(given, ds)]

@@ -256,6 +256,9 @@ def test_longitudes_may_differ_by_a_turn(model: str) -> None:
         ({"regions": {"a": 1}}, "regions are polygons, a raster of labels, or block sizes: got dict"),
         ({"regions": shapely.Point(0, 0)}, "regions must be polygons, got geometries of type Point"),
         ({"regions": np.full((16, 20), 0.5)}, "labels of regions must be whole numbers, got 0.5"),
+        ({"regions": 8, "layer": "a"}, r"layer \(--layer\) cannot be used: .* got regions of type int. Leave out"),
+        ({"regions": (8, 8), "names": "a", "all_touched": True}, r"names .* and all_touched .* cannot be used"),
+        ({"regions": shapely.box(0, 0, 9, 9), "layer": "a"}, "layer .* cannot be used: .* type Polygon"),
         ({"regions": np.ones((2, 2), int)}, r"the regions have shape \(2, 2\), expected \(16, 20\)"),
     ],
 )

@@ -429,5 +429,7 @@ def test_covariates_on_other_grids_are_resampled_if_asked(
     options = {"covariate_resampling": "bilinear", "model": drift_model}
     found = raster.geonp.infill(covariates=wide.chunk(y=20) if lazy else wide, **options)
     same(filled, found)
+    with pytest.raises(InputError, match="covariate_resampling needs covariates: got 'cubic' without any"):
+        raster.geonp.infill(covariate_resampling="cubic")
     with pytest.raises(InputError, match=r"covariate_resampling must be one of nearest, bilinear.*got 'linear'"):
         raster.geonp.infill(covariates=wide, covariate_resampling="linear")
