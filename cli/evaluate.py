@@ -149,6 +149,10 @@ def _check_options(context: click.Context, points: bool, holdout: str | None) ->
     holdouts = POINT_HOLDOUTS if points else HOLDOUTS
     if holdout is not None and holdout not in holdouts:
         raise click.UsageError(f"IN is {kind}: got --holdout {holdout}, expected one of {', '.join(holdouts)}.")
+    without = {"slice": ("fraction", "the whole slice is hidden"), "one": ("folds", "each measurement is one")}
+    name, why = without.get(holdout or "", ("", ""))
+    if name and context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+        raise click.UsageError(f"--{name} does not apply to --holdout {holdout}: {why}. Leave it out.")
 
 
 def _evaluated(source: str, settings: dict[str, Any]) -> Comparison:

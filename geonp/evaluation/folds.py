@@ -52,7 +52,7 @@ def folds_of(
 ) -> IntArray:
     """The fold of each measurement ``(n,)``, numbered from 0.
 
-    Raises InputError for an unknown kind, periods without times, and fewer groups than folds.
+    Raises InputError for an unknown kind, periods without times, a size without blocks, and fewer groups than folds.
 
     Parameters
     ----------
@@ -73,6 +73,11 @@ def folds_of(
     """
     if kind not in FOLDS:
         raise InputError(f"Unknown hold-out of measurements: got {kind!r}, expected one of {', '.join(FOLDS)}.")
+    if block_size is not None and kind != "blocks":
+        raise InputError(
+            f"block_size (--block-size) is for the hold-out 'blocks': got {block_size!r} with {kind!r}. Leave it out, "
+            "or choose holdout='blocks' (--holdout blocks)."
+        )
     if kind == "periods" and times is None:
         raise InputError("The hold-out 'periods' needs times: name their column, time=... (--time).")
     if folds < 2:

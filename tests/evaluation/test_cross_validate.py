@@ -153,6 +153,7 @@ def test_a_time_with_one_measurement_is_not_scored(float32: None) -> None:
         ({"seed": -1}, "Wrong seed: got -1, expected an integer of at least 0"),
         ({"folds": 1}, "Wrong number of folds: got 1, expected at least 2"),
         ({"holdout": "blocks", "block_size": 0.0}, "Wrong block_size: got 0.0, expected a positive length"),
+        ({"block_size": 4.0}, r"block_size .* is for the hold-out 'blocks': got 4.0 with 'random'"),
         ({"max_distance": 1e-6}, "None of the 24 measurements of 'value' can be predicted from the other folds"),
         ({"folds": 25}, "fewer places and times than folds: got 24 and folds=25"),
         ({"baselines": ["regression_kriging"]}, "regression_kriging needs covariates"),
@@ -218,6 +219,8 @@ def test_the_command_prints_scores_and_writes_pages_and_tables(tmp_path: Path, f
     assert len(pd.read_csv(source)) == 24
     refused = run(main, ["evaluate", str(source), "--fraction", "0.1"])
     assert "--fraction does not apply to IN, which is a table" in refused.stderr
+    refused = run(main, ["evaluate", str(source), "--holdout", "one", "--folds", "3"])
+    assert "--folds does not apply to --holdout one: each measurement is one" in refused.stderr
     assert refused.exit_code == 2
     assert set(FOLDS) == set(POINT_HOLDOUTS)
 
