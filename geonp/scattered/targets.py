@@ -12,13 +12,15 @@ import numpy as np
 import pandas as pd
 import psutil
 import xarray as xr
+from pyproj import CRS
 
 from geonp.errors import InputError
 from geonp.io.columns import TABLES
 from geonp.io.measurements import Table, read_places
 from geonp.io.table_output import results_of
 from geonp.raster.arrays import Float64Array
-from geonp.raster.grid import Grid
+from geonp.raster.crs import cf_attrs
+from geonp.raster.grid import Grid, grid_mapping_name, with_cf_crs
 from geonp.raster.parts import MEMORY
 from geonp.raster.surface import placed_cells
 
@@ -121,21 +123,28 @@ def target_of(
             f"at must be a raster, whose grid is used, or a table of places, got {type(at).__name__}; "
             "geonp.lattice(bounds, resolution) creates a grid"
         )
-    grid = Grid.from_xarray(at)
-    missing = [dim for dim in grid.dims if dim not in at.coords or at.coords[dim].ndim != 1]
+    raster: xr.DataArray | xr.Dataset = with_cf_crs(at)
+    grid = Grid.from_xarray(raster)
+    missing = [dim for dim in grid.dims if dim not in raster.coords or raster.coords[dim].ndim != 1]
     if missing:
-        return _curvilinear(at, grid, table, missing[0])
-    y, x = (at.coords[dim].values.astype(np.float64) for dim in grid.dims)
+        return _curvilinear(raster, grid, table, missing[0])
+    y, x = (raster.coords[dim].values.astype(np.float64) for dim in grid.dims)
     if grid.geographic:
         y, x = y * grid.factors[0], x * grid.factors[1]
-    chunks = dict(zip(at.chunksizes, at.chunksizes.values(), strict=True))
+    chunks = dict(zip(raster.chunksizes, raster.chunksizes.values(), strict=True))
     shape = (len(y), len(x))
     lazy = grid.y_dim in chunks and grid.x_dim in chunks
     data: Any = (
         da.zeros(shape, chunks=(chunks[grid.y_dim], chunks[grid.x_dim])) if lazy else np.broadcast_to(0.0, shape)
     )
-    kept = {name: c for name, c in at.coords.items() if set(c.dims) <= set(grid.dims)}
-    template = xr.DataArray(data, kept, grid.dims)
+    kept: dict[Hashable, Any] = {name: c for name, c in raster.coords.items() if set(c.dims) <= set(grid.dims)}
+    # the CRS may be a variable beside the others, or an attribute
+    mapping = grid_mapping_name(raster)
+    if mapping is not None:
+        kept[mapping] = raster[mapping].variable
+    elif grid.crs is not None:
+        kept["spatial_ref"] = ((), 0, cf_attrs(CRS(grid.crs)))
+    template = xr.DataArray(data, kept, grid.dims, attrs={} if mapping is None else {"grid_mapping": mapping})
     return Target(template, x, y, on_grid=True, geographic=grid.geographic, grid=grid)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from pyproj import CRS
 from scipy.interpolate import LinearNDInterpolator
 
 import geonp
@@ -19,6 +20,7 @@ from geonp.errors import InputError
 from geonp.inference import stitching
 from geonp.io.doubtful_rows import warn_of_doubtful_rows
 from geonp.io.measurements import read_table
+from geonp.raster.grid import Grid
 from geonp.scattered.lattices import lattice, lattice_around
 
 from ..commands import cli, with_warnings
@@ -153,6 +155,25 @@ def test_points_are_moved_to_the_reference_system_of_the_grid() -> None:
     middle = found["height"].isel(y=6, x=6)
     assert abs(float(middle) - 100 * 50.26) < 1.5  # 27.5 km and 32.5 km from the corner
     assert found["height"].encoding["grid_mapping"] == "spatial_ref"
+
+
+@pytest.mark.parametrize("form", ["variable", "coordinate", "attribute", "Zarr"])
+def test_the_reference_system_of_the_grid_is_kept(form: str) -> None:
+    """It was lost unless it was a coordinate called spatial_ref."""
+    lattice_ = lattice((0, 0, 40, 40), 10)
+    at = lattice_.to_dataset(name="z")
+    if form == "Zarr":
+        at.attrs["proj:code"] = "EPSG:32632"
+    elif form == "attribute":
+        at["z"].attrs["crs"] = "EPSG:32632"
+    else:
+        at["z"].attrs["grid_mapping"], at["utm"] = "utm", ((), 0, CRS.from_epsg(32632).to_cf())
+        at = at.set_coords("utm") if form == "coordinate" else at
+    x, y = (axis.ravel() for axis in np.mgrid[:40:8, :40:8])
+    table = pd.DataFrame({"x": x, "y": y, "t": x + y, "day": np.repeat([1, 2], [12, 13])})
+    for options in ({}, {"time": "day"}):
+        found = geonp.interpolate(table, at, values="t", **options)
+        assert all(CRS(Grid.from_xarray(found[name]).crs or "EPSG:4326").to_epsg() == 32632 for name in found)
 
 
 @pytest.mark.parametrize(
