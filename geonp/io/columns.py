@@ -50,12 +50,18 @@ class TableSettings:
 TABLES = TableSettings()
 
 
-def coordinate(columns: list[str], given: str | None, names: tuple[str, ...], axis: str) -> str:
-    """The column of a coordinate, which is given or has one of some names. Raises InputError for none, or several."""
+def coordinate(
+    columns: list[str], given: str | None, names: tuple[str, ...], axis: str, described: Sequence[str] = ()
+) -> str:
+    """The column of a coordinate, which is given, has one of some names, or else is `described` as one.
+
+    Raises InputError for none, or several.
+    """
     if given is not None:
         return given
     named = [column for column in columns if column.lower() in names]
     named = named or [column for column in columns if plain(column) in names]
+    named = named or [column for column in columns if column in described]
     if len(named) != 1:
         raise InputError(
             f"name the column of the coordinate {axis} with {axis}=... (--{axis}): expected one of {', '.join(names)}, "

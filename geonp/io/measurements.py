@@ -26,7 +26,7 @@ from geonp.io.columns import (
 from geonp.io.frames import SELECTED, as_frame, levels_of
 from geonp.io.ragged import by_sample
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray
-from geonp.raster.coordinate_units import in_degrees
+from geonp.raster.coordinate_units import in_degrees, parse_unit
 from geonp.raster.grid import Grid
 from geonp.raster.nodata import is_packed, without
 from geonp.raster.times import Times, times_of
@@ -78,8 +78,9 @@ class Table:
 
     @property
     def named_degrees(self) -> bool:
-        """Whether the coordinates are named longitude and latitude."""
-        return plain(self.x) in TABLES.longitudes and plain(self.y) in TABLES.latitudes
+        """Whether the coordinates are named longitude and latitude, or have these CF standard names."""
+        axes = (self.x, TABLES.longitudes, "longitude"), (self.y, TABLES.latitudes, "latitude")
+        return all(plain(name) in names or name in _described(self.attrs, standard) for name, names, standard in axes)
 
     def usable(self, name: str) -> BoolArray:
         """Mask of the rows with a finite place and a finite value in a column."""
@@ -159,7 +160,8 @@ def read_table(
     given = [x, y, *(names or ())]
     if unknown := [name for name in given if name is not None and name not in columns]:
         raise InputError(f"the table has no column {unknown[0]!r}, got {columns}")
-    x, y = coordinate(columns, x, TABLES.x_names, "x"), coordinate(columns, y, TABLES.y_names, "y")
+    x = coordinate(columns, x, TABLES.x_names, "x", _described(attrs, "longitude"))
+    y = coordinate(columns, y, TABLES.y_names, "y", _described(attrs, "latitude"))
     if plain(x) in TABLES.latitudes or plain(y) in TABLES.longitudes:
         raise InputError(
             f"x must be the longitude and y the latitude: got x={x!r} and y={y!r}; exchange them or rename the columns"
@@ -184,11 +186,22 @@ def read_table(
     found = [short.get(name, (name, "")) for name in names]
     names = [name for name, _ in found]
     attrs = _with_units(attrs, found, units, in_header=not isinstance(source, xr.Dataset))
-    xy = points[[x, y]].to_numpy(np.float64)
+    xy = _places(points[[x, y]], attrs)
     beside = points[[name for name in covariates if name in columns]]
     others = points.drop(columns=list({x, y, *names, *beside.columns}))
     found_values = {name: points[name].to_numpy() for name in names}
     return Table(xy, found_values, x, y, attrs, beside, others, crs=crs, selected=selected)
+
+
+def _places(columns: pd.DataFrame, attrs: Mapping[str, Mapping[Hashable, Any]]) -> Float64Array:
+    """Places ``(n, 2)`` in two columns. Radians, as of ICON and MPAS, become degrees."""
+    in_radians = [parse_unit(attrs.get(str(name), {}).get("units")) == ("angle", 1.0) for name in columns]
+    return np.where(in_radians, np.degrees(columns.to_numpy(np.float64)), columns.to_numpy(np.float64))
+
+
+def _described(attrs: Mapping[str, Mapping[Hashable, Any]], standard: str) -> list[str]:
+    """Columns with a CF standard name."""
+    return [name for name, each in attrs.items() if each.get("standard_name") == standard]
 
 
 def _selects_cells(points: pd.DataFrame | xr.Dataset, selected: Sequence[str]) -> bool:

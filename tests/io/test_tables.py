@@ -283,3 +283,16 @@ def test_names_of_coordinates(x: str, y: str, degrees: bool) -> None:
     table = read_table(FRAME.rename(columns={"lon": x, "lat": y}), None, None, None)
     assert (table.x, table.y, list(table.values)) == (x, y, ["temp"])
     assert table.named_degrees is degrees
+
+
+def test_coordinates_are_known_by_their_standard_names_and_may_be_in_radians() -> None:
+    """As of unstructured grids of ICON."""
+    ds = FRAME.rename(columns={"lon": "clon", "lat": "clat"}).to_xarray()
+    for name, standard in (("clon", "longitude"), ("clat", "latitude")):
+        ds[name].attrs = {"standard_name": standard, "units": "degrees"}
+    table = read_table(ds, None, None, None)
+    assert (table.x, table.y, table.named_degrees) == ("clon", "clat", True)
+    for name in ("clon", "clat"):
+        ds[name] = np.radians(ds[name]).assign_attrs({**ds[name].attrs, "units": "radian"})
+    np.testing.assert_allclose(read_table(ds, None, None, None).xy, table.xy)
+    np.testing.assert_allclose(table.xy, FRAME[["lon", "lat"]])
