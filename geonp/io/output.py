@@ -267,6 +267,8 @@ def _warn_of_groups(like: xr.Dataset, path: Path) -> None:
 
 def _on_grid(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
     """Leave out variables that a GeoTIFF cannot hold, such as bounds, times and text, unless nothing else is left."""
+    mapping = grid_mapping_name(ds)
+    ds = ds if mapping is None else ds.set_coords(mapping)
     others = [name for name, da in ds.data_vars.items() if not grid.spans(da) or da.dtype.kind not in "iufb"]
     if not others or len(others) == len(ds.data_vars):
         return ds

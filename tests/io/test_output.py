@@ -12,6 +12,7 @@ import pytest
 import rasterio
 import rasterio.shutil
 import xarray as xr
+from pyproj import CRS
 from rasterio.errors import RasterioError
 from rasterio.windows import Window
 
@@ -169,6 +170,16 @@ def test_names_that_would_be_groups_are_changed(tmp_path: Path, name: str) -> No
         assert found["t_C"].attrs["ancillary_variables"] == "t_C_error"
         assert "'t/C' to 't_C'" in texts[0]
         assert list(ds) == ["t/C", "t/C_error"]
+
+
+def test_the_crs_of_a_geotiff_may_be_in_a_variable_beside_the_others(tmp_path: Path) -> None:
+    """As xarray opens NetCDF: the GeoTIFF had none."""
+    crs = ((), 0, CRS.from_epsg(32633).to_cf())
+    coords = {"y": 5e6 - 10.0 * np.arange(6), "x": 5e5 + 10.0 * np.arange(8)}
+    ds = xr.Dataset({"t": (("y", "x"), np.ones((6, 8), "f4"), {"grid_mapping": "utm"}), "utm": crs}, coords)
+    write_raster(ds, tmp_path / "a.tif")
+    with rasterio.open(tmp_path / "a.tif") as file:
+        assert file.crs.to_epsg() == 32633
 
 
 def test_stores_declare_the_zarr_conventions_of_their_own_grid(ds: xr.Dataset, tmp_path: Path) -> None:
