@@ -24,7 +24,7 @@ from geonp.inference.places import fill_places
 from geonp.raster.arrays import Array
 from geonp.raster.grid import Grid, grid_mapping_name
 from geonp.raster.mapping import Mapping as GridMapping
-from geonp.raster.metadata import FillFlag, Kind
+from geonp.raster.metadata import FillFlag, Kind, with_grid_mapping
 from geonp.raster.parts import PARTS
 from geonp.raster.tolerances import TOLERANCES
 from geonp.raster.variable import Read, Variable
@@ -97,6 +97,7 @@ def onto(request: Request, at: xr.DataArray | xr.Dataset) -> Target:
     """The target grid of a request. Raises InputError for a target without coordinates."""
     if not isinstance(at, xr.DataArray | xr.Dataset):
         raise InputError(f"at must be a DataArray or Dataset, whose grid is used: got {type(at).__name__}")
+    at = with_grid_mapping(at)
     grid = Grid.from_xarray(at)
     return Target(at, grid, GridMapping.of(request.grid, grid))
 

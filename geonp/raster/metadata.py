@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from pyproj import CRS
 
 from geonp.errors import InputError
-from geonp.raster.grid import grid_mapping_name
+from geonp.raster.crs import cf_attrs
+from geonp.raster.grid import Grid, grid_mapping_name, with_cf_crs
 from geonp.raster.nodata import NODATA, PACKING, packing, require_packing, valid_limits
 
 _CF = "CF-1.11"  # the first with units_metadata
@@ -174,3 +176,12 @@ def _unused(source: xr.DataArray, stored: np.dtype[Any]) -> int | None:
 def ancillary_names(da: xr.DataArray | xr.Variable) -> list[str]:
     """Names in the CF attribute ``ancillary_variables``."""
     return str(da.attrs.get("ancillary_variables", da.encoding.get("ancillary_variables", ""))).split()
+
+
+def with_grid_mapping(obj: Any) -> Any:
+    """A raster with its CRS as a grid mapping, also if an attribute declares it."""
+    obj = with_cf_crs(obj)
+    crs = Grid.from_xarray(obj).crs
+    if crs is None or grid_mapping_name(obj) is not None:
+        return obj
+    return obj.assign_coords(spatial_ref=((), 0, cf_attrs(CRS(crs))))

@@ -12,15 +12,14 @@ import numpy as np
 import pandas as pd
 import psutil
 import xarray as xr
-from pyproj import CRS
 
 from geonp.errors import InputError
 from geonp.io.columns import TABLES
 from geonp.io.measurements import Table, read_places
 from geonp.io.table_output import results_of
 from geonp.raster.arrays import Float64Array
-from geonp.raster.crs import cf_attrs
-from geonp.raster.grid import Grid, grid_mapping_name, with_cf_crs
+from geonp.raster.grid import Grid, grid_mapping_name
+from geonp.raster.metadata import with_grid_mapping
 from geonp.raster.parts import MEMORY
 from geonp.raster.surface import placed_cells
 
@@ -123,7 +122,7 @@ def target_of(
             f"at must be a raster, whose grid is used, or a table of places, got {type(at).__name__}; "
             "geonp.lattice(bounds, resolution) creates a grid"
         )
-    raster: xr.DataArray | xr.Dataset = with_cf_crs(at)
+    raster: xr.DataArray | xr.Dataset = with_grid_mapping(at)
     grid = Grid.from_xarray(raster)
     missing = [dim for dim in grid.dims if dim not in raster.coords or raster.coords[dim].ndim != 1]
     if missing:
@@ -138,12 +137,9 @@ def target_of(
         da.zeros(shape, chunks=(chunks[grid.y_dim], chunks[grid.x_dim])) if lazy else np.broadcast_to(0.0, shape)
     )
     kept: dict[Hashable, Any] = {name: c for name, c in raster.coords.items() if set(c.dims) <= set(grid.dims)}
-    # the CRS may be a variable beside the others, or an attribute
     mapping = grid_mapping_name(raster)
-    if mapping is not None:
+    if mapping is not None:  # it may be a variable beside the others
         kept[mapping] = raster[mapping].variable
-    elif grid.crs is not None:
-        kept["spatial_ref"] = ((), 0, cf_attrs(CRS(grid.crs)))
     template = xr.DataArray(data, kept, grid.dims, attrs={} if mapping is None else {"grid_mapping": mapping})
     return Target(template, x, y, on_grid=True, geographic=grid.geographic, grid=grid)
 

@@ -75,6 +75,10 @@ def test_another_crs_and_integers(tmp_path: Path) -> None:
     at = xr.DataArray(np.zeros((12, 60)), {"y": y, "x": x}, ("y", "x")).rio.write_crs("EPSG:32633")
     found = source.rio.write_crs("EPSG:4326").geonp.infill(at=at)
     assert (found.dem.dtype, found.dem.dims, found.rio.crs.to_epsg()) == (np.int16, ("y", "x"), 32633)
+    for declared in ({"crs": "EPSG:32633"}, {"proj:code": "EPSG:32633"}):  # was lost, or unknown
+        other = source.rio.write_crs("EPSG:4326").geonp.infill(at=at.drop_vars("spatial_ref").assign_attrs(declared))
+        assert other.rio.crs.to_epsg() == 32633
+        np.testing.assert_array_equal(other.dem, found.dem)
     inside = found.dem_fill_flag == 1
     assert set(np.unique(found.dem_fill_flag)) == {1, 3}  # columns in the east lie outside of the raster
     assert (found.dem.where(~inside, 0) <= 0).all()
