@@ -13,7 +13,7 @@ import xarray as xr
 
 from geonp.errors import InputError, warn
 from geonp.raster.arrays import FloatArray
-from geonp.raster.metadata import GDAL_METADATA, Kind, class_attrs, flag_meanings_of
+from geonp.raster.metadata import GDAL_METADATA, Kind, class_attrs, flag_meanings_of, has_special_flags
 from geonp.raster.nodata import is_packed, nodata_values
 from geonp.raster.units import measure_of
 
@@ -125,6 +125,7 @@ def kind_of(da: xr.DataArray, as_: str | None, circular: bool) -> Kind:
     if not is_direction(da.name or "", da.attrs):
         _warn_of_angles(da)
         _warn_of_classes(da)
+        _warn_of_special_flags(da)
         return Kind.NUMBERS
     if da.attrs.get("standard_name") or da.attrs.get("units"):
         return Kind.DIRECTIONS
@@ -174,6 +175,19 @@ def _warn_of_classes(da: xr.DataArray) -> None:
             f"{found[0]}: filled as numbers, though the name is that of classes or flags, and the mean of two classes "
             "is another class. If these are classes, say so with as_='classes' (--as classes), or leave them out "
             "(--variable, --bidx); if they are numbers, with as_='numbers' (--as numbers)."
+        )
+
+
+def _warn_of_special_flags(da: xr.DataArray) -> None:
+    """Warn of flags such as land and clouds beyond the valid range of numbers, all of which are filled."""
+    fill = da.encoding.get("_FillValue", da.attrs.get("_FillValue"))
+    named = zip(flag_meanings_of(da.attrs), flag_values_of(da), strict=False)
+    names = [name for name, value in named if value != fill and not _MISSING.fullmatch(name)]
+    if names and has_special_flags(da.attrs):
+        warn(
+            f"{da.name}: cells of {', '.join(names)} are filled, since these flags are beyond the valid range, and "
+            "count as missing. To leave some of them empty, give a mask (mask=, --mask); if all are meant, say so with "
+            "as_='numbers' (--as numbers)."
         )
 
 

@@ -96,13 +96,29 @@ def flag_meanings_of(attrs: Mapping[Any, Any]) -> list[str]:
 
 def class_attrs(attrs: Mapping[Any, Any]) -> dict[Any, Any]:
     """The attributes that say that values are classes: CF flags and standard names, or :data:`THEMATIC`."""
+    flags = () if has_special_flags(attrs) else _FLAGS
     return {
         key: value
         for key, value in attrs.items()
-        if key in _FLAGS
+        if key in flags
         or (key in THEMATIC and str(value).lower() == THEMATIC[key])
         or (key == "standard_name" and _CLASS_NAMES.fullmatch(str(value)))
     }
+
+
+def has_special_flags(attrs: Mapping[Any, Any]) -> bool:
+    """Whether all ``flag_values`` are beyond the valid range: they name missing cells of numbers, such as land."""
+    flags = np.ravel(np.asarray(attrs.get("flag_values", ())))
+    limits = np.ravel(np.asarray(attrs.get("valid_range", (attrs.get("valid_min"), attrs.get("valid_max")))))
+    if not flags.size or flags.dtype.kind not in "iuf" or limits.size != 2 or "flag_masks" in attrs:
+        return False
+    try:
+        low, high = limits.astype(np.float64)  # NaN of None
+    except (TypeError, ValueError):
+        return False
+    if low > high:  # bytes of files without unsigned ones
+        flags, high = flags % 2.0 ** (8 * flags.dtype.itemsize), high % 2.0 ** (8 * flags.dtype.itemsize)
+    return bool(((flags < low) | (flags > high)).all())
 
 
 def dataset_attrs(attrs: Mapping[Any, Any], line: str, model: str, version: str, sha256: str) -> dict[Any, Any]:

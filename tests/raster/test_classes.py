@@ -22,6 +22,7 @@ from geonp.fill.options import FillOptions
 from geonp.fill.variables import normalise
 from geonp.inference import checkpoint
 from geonp.nn.models import build
+from geonp.raster.kinds import is_classes
 from geonp.raster.variable import class_reader
 
 from ..commands import cli, with_warnings
@@ -302,6 +303,43 @@ def test_a_class_that_is_called_no_data_is_said(lazy: bool) -> None:
     for said in (FillOptions(nodata=0), FillOptions(nodata=9, as_="numbers")):
         normalise(da, said)
     normalise(da.assign_attrs(_FillValue=np.uint8(0)), FillOptions())
+
+
+NDVI = {"valid_range": np.array([0, 250], "u1"), "flag_values": np.array([253, 254, 255], "u1")}
+
+
+@pytest.mark.parametrize(
+    ("attrs", "special"),
+    [
+        (NDVI, True),
+        ({"valid_min": 0, "valid_max": 250, "flag_values": [251, 254, 255]}, True),
+        ({"valid_max": np.uint8(250), "flag_values": np.uint8(254)}, True),
+        ({"valid_range": np.array([0, -6], "i1"), "flag_values": np.array([-5, -1], "i1")}, True),  # up to 250
+        ({"valid_range": np.array([0, 100], "i1"), "flag_values": np.array([-5, -1], "i1")}, True),
+        ({"valid_range": np.array([0, 254], "u1"), "flag_values": np.array([254, 255], "u1")}, False),
+        ({"valid_range": "0, 250", "flag_values": [254]}, False),
+        ({"flag_values": [254, 255]}, False),
+        (NDVI | {"flag_masks": [1, 2]}, False),
+    ],
+)
+def test_flags_beyond_the_valid_range_are_special_values_of_numbers(attrs: dict[str, Any], special: bool) -> None:
+    assert is_classes(xr.DataArray(np.zeros((2, 2), "u1"), attrs=attrs)) is not special
+
+
+def test_numbers_with_flags_of_sea_and_clouds_are_filled_as_numbers(tmp_path: Path) -> None:
+    """As NDVI of Copernicus, and sea ice of NSIDC."""
+    truth = np.round(0.02 * np.add.outer(np.arange(16), np.arange(16)) / 0.004)
+    stored = truth.astype("u1")
+    stored[5:9, 6:10], stored[0, 0], stored[15, 15] = 254, 253, 255
+    attrs = {**NDVI, "flag_meanings": "cloud sea missing", "scale_factor": 0.004, "_FillValue": np.uint8(255)}
+    xr.Dataset({"ndvi": (("y", "x"), stored, attrs)}).to_netcdf(tmp_path / "a.nc")
+    with pytest.warns(UserWarning, match="ndvi: cells of cloud, sea are filled, .* beyond the valid range"):
+        filled = geonp.open_raster(tmp_path / "a.nc").geonp.infill()
+    np.testing.assert_allclose(filled["ndvi"], 0.004 * truth, atol=0.012)
+    assert int((filled["ndvi_fill_flag"] == 1).sum()) == 18
+    assert 0 < float(filled["ndvi_standard_error"].max()) < 0.02
+    with pytest.warns(UserWarning, match="cells of cloud, sea"):
+        assert float(xr.open_dataset(tmp_path / "a.nc").geonp.infill()["ndvi"].max()) < 0.7
 
 
 def test_a_window_of_more_classes_than_can_be_told_apart_is_refused() -> None:
