@@ -146,10 +146,20 @@ def open_tree(
 
 
 def open_cells(path: Path) -> xr.Dataset:
-    """Open measurements in NetCDF or HDF-EOS5; if places are in one group alone, with all that have its dimensions."""
+    """Open measurements in NetCDF or HDF-EOS5; if places are in one group alone, with all that have its dimensions.
+
+    Raises InputError if they are in several groups, as the beams of ICESat-2.
+    """
     tree = NetCDF(str(path))
     root = tree.open()
-    placed = [group for group, names in tree.members().items() if _may_locate(names)]
+    members = tree.members()
+    placed = [group for group, names in members.items() if _may_locate(names)]
+    if len(placed) > 1 and not root.sizes:
+        raise InputError(
+            f"{str(path)!r} has measurements in several groups: got "
+            f"{_listed({group: members[group] for group in placed})}, expected one. Read one in Python, "
+            "with xarray.open_dataset(path, group=...), or write it to a file of its own."
+        )
     if len(placed) != 1 or not placed[0]:
         return decoded(numbered(retyped(root)))
     places = tree.open(None, placed[0])
@@ -157,7 +167,7 @@ def open_cells(path: Path) -> xr.Dataset:
         (variable.sizes for name, variable in places.variables.items() if is_geolocation(name, variable)), key=len
     )
     found: dict[Hashable, xr.Variable] = {}
-    for ds in (places, *(tree.open(None, group) for group in tree.members())):
+    for ds in (places, *(tree.open(None, group) for group in members)):
         for name, variable in ds.variables.items():
             if variable.dims and variable.sizes.items() <= sizes.items():
                 found.setdefault(name, variable)

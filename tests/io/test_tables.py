@@ -296,3 +296,14 @@ def test_coordinates_are_known_by_their_standard_names_and_may_be_in_radians() -
         ds[name] = np.radians(ds[name]).assign_attrs({**ds[name].attrs, "units": "radian"})
     np.testing.assert_allclose(read_table(ds, None, None, None).xy, table.xy)
     np.testing.assert_allclose(table.xy, FRAME[["lon", "lat"]])
+
+
+def test_measurements_in_several_groups_are_named(tmp_path: Path) -> None:
+    """As the beams of ICESat-2."""
+    beams = {f"gt{beam}/segments": FRAME.drop(columns="station_id").to_xarray() for beam in (1, 2)}
+    xr.DataTree.from_dict(beams).to_netcdf(tmp_path / "a.nc")
+    with pytest.raises(InputError, match=r"several groups: got 'gt1/segments' \(.*temp.*\); 'gt2/segments' .*group="):
+        read_points(tmp_path / "a.nc")
+    xr.DataTree.from_dict({"gt1/segments": beams["gt1/segments"]}).to_netcdf(tmp_path / "b.nc")
+    table = read_table(read_points(tmp_path / "b.nc"), "temp", None, None)
+    np.testing.assert_array_equal(table.xy, FRAME[["lon", "lat"]])
