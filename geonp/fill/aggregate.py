@@ -14,6 +14,7 @@ import pandas as pd
 import xarray as xr
 from dask.base import compute
 from dask.delayed import delayed
+from pyproj import CRS
 
 from geonp.errors import InputError, ModelError, warn
 from geonp.fill.infill import infill
@@ -25,6 +26,7 @@ from geonp.fill.variables import Raster
 from geonp.inference.checkpoint import load_card
 from geonp.raster.arrays import AnyIntArray, BoolArray, FloatArray
 from geonp.raster.covariates import CovariateLike, named
+from geonp.raster.crs import cf_attrs
 from geonp.raster.grid import Grid, geotransform
 from geonp.raster.metadata import FillFlag, as_dataset
 from geonp.raster.nodata import is_packed
@@ -274,6 +276,8 @@ def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> 
         )
     source = ds[[name, *(one for one in beside if one in ds)]]
     source = source.assign({name: ds[name].where(flags == FillFlag.OBSERVED).variable})
+    if (crs := Grid.from_xarray(ds).crs) is not None:  # of which the variable no longer has the name
+        source = source.assign_coords(spatial_ref=((), 0, cf_attrs(CRS(crs))))
     source.attrs = {}
     if "geonp_bounds" in ds.attrs and "bounds" not in options:
         raise InputError(

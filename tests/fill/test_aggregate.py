@@ -201,6 +201,17 @@ def test_a_threshold_is_not_exceeded_by_rounding(model: str, dtype: str) -> None
     assert share.value.item() == pytest.approx(0.5)
 
 
+def test_samples_are_drawn_again_in_the_crs_of_the_raster() -> None:
+    """The cells of a CRS that is not called spatial_ref counted as square."""
+    y, x = 70.0 - 0.05 * np.arange(16), 10.0 + 0.05 * np.arange(20)
+    source = raster().drop_vars("spatial_ref").drop_encoding().assign_coords(y=y, x=x)
+    known = source.rio.write_crs("EPSG:4326")
+    named = source.assign_attrs(grid_mapping="wgs").to_dataset().assign(wgs=known["spatial_ref"].variable)
+    one, other = (aggregate(infill(each), 8, samples=8) for each in (named, known))
+    pd.testing.assert_frame_equal(one, other)
+    assert (aggregate(infill(source), 8, samples=8).standard_error != one.standard_error).any()
+
+
 def test_areas_are_those_of_uneven_curvilinear_and_rotated_cells(model: str) -> None:
     source = raster(lat=True)
     uneven = source.assign_coords(lat=60.0 - np.arange(16) ** 1.5, lon=np.arange(20.0) ** 2)
