@@ -21,9 +21,9 @@ from geonp.inference.stack import STACK, beside
 from geonp.inference.student import Distribution
 from geonp.raster.arrays import FloatArray
 from geonp.raster.covariates import CovariateLike, taken_by
-from geonp.raster.grid import Grid, grid_mapping_name, with_cf_crs
+from geonp.raster.grid import Grid, with_cf_crs
 from geonp.raster.kinds import is_classes, is_direction, warn_of_directions
-from geonp.raster.metadata import UNNAMED
+from geonp.raster.metadata import UNNAMED, with_crs_of_each
 from geonp.raster.nodata import observed
 from geonp.raster.positions import periods, positions, with_times
 from geonp.raster.variable import Variable, require_numbers
@@ -94,8 +94,7 @@ def choose_slice(
     taken = taken_by(covariates, obj) if isinstance(obj, xr.Dataset) else []
     ds, (first, *rest), _, declared = with_gaps(obj, missing, nodata, taken)
     # the CRS and the times of the slices may be variables beside it
-    mapping = grid_mapping_name(ds)
-    variable = with_times(ds if mapping is None else ds.set_coords(mapping))[first]
+    variable = with_times(with_crs_of_each(ds))[first]
     require_numbers(variable)
     warn_of_directions({str(variable.name): variable.attrs})
     sizes = {dim: n for dim, n in variable.sizes.items() if dim not in grid.dims}

@@ -35,7 +35,7 @@ from geonp.io.tags import warn_of_tags
 from geonp.raster.crs import cf_attrs
 from geonp.raster.dimensions import data_variables, has_coordinate
 from geonp.raster.grid import Grid, grid_mapping_name, with_cf_crs, without_conventions
-from geonp.raster.metadata import ASCENDS, GDAL_METADATA, PACKED_BANDS, as_dataset
+from geonp.raster.metadata import ASCENDS, GDAL_METADATA, PACKED_BANDS, as_dataset, with_crs_of_each
 from geonp.raster.nodata import holds
 
 _GEOTIFF = {".tif", ".tiff"}
@@ -267,8 +267,7 @@ def _warn_of_groups(like: xr.Dataset, path: Path) -> None:
 
 def _on_grid(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
     """Leave out variables that a GeoTIFF cannot hold, such as bounds, times and text, unless nothing else is left."""
-    mapping = grid_mapping_name(ds)
-    ds = ds if mapping is None else ds.set_coords(mapping)
+    ds = with_crs_of_each(ds)
     others = [name for name, da in ds.data_vars.items() if not grid.spans(da) or da.dtype.kind not in "iufb"]
     if not others or len(others) == len(ds.data_vars):
         return ds

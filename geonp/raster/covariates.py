@@ -13,7 +13,7 @@ from geonp.errors import InputError, warn
 from geonp.raster.arrays import FloatArray
 from geonp.raster.grid import Grid
 from geonp.raster.kinds import is_classes
-from geonp.raster.metadata import ancillary_names, class_attrs
+from geonp.raster.metadata import ancillary_names, class_attrs, with_crs_of_each
 from geonp.raster.nodata import UNLIMITED, declared_nodata, packing, valid_limits
 from geonp.raster.parts import PARTS
 from geonp.raster.sentinels import Extremes, sentinels_of, suspects, warn_of_sentinels
@@ -266,14 +266,14 @@ def arrays_of(given: Sequence[CovariateLike], ds: xr.Dataset) -> Iterator[xr.Dat
 def _unpacked(given: Sequence[CovariateLike], ds: xr.Dataset) -> Iterator[xr.DataArray]:
     for one in given:
         if isinstance(one, xr.Dataset):
-            for array in one.data_vars.values():
+            for array in with_crs_of_each(one).data_vars.values():
                 if "source" in one.encoding:
                     array.encoding.setdefault("source", one.encoding["source"])
                 yield array
         elif isinstance(one, xr.DataArray):
             yield one
         elif isinstance(one, Hashable) and one in ds.variables:
-            yield ds[one]
+            yield with_crs_of_each(ds)[one]
         else:
             raise InputError(
                 f"A covariate must be a DataArray, a Dataset or the name of a variable of the raster: got {one!r}, "

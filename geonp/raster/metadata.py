@@ -194,6 +194,12 @@ def ancillary_names(da: xr.DataArray | xr.Variable) -> list[str]:
     return str(da.attrs.get("ancillary_variables", da.encoding.get("ancillary_variables", ""))).split()
 
 
+def with_crs_of_each(ds: xr.Dataset) -> xr.Dataset:
+    """A Dataset whose grid mapping is a coordinate, which its variables have when they are taken out of it."""
+    mapping = grid_mapping_name(ds)
+    return ds if mapping is None else ds.set_coords(mapping)
+
+
 def with_grid_mapping(obj: Any) -> Any:
     """A raster with its CRS as a grid mapping, also if an attribute declares it."""
     obj = with_cf_crs(obj)

@@ -19,7 +19,7 @@ from geonp.raster.arrays import BoolArray, Float64Array
 from geonp.raster.covariates import Covariate, CovariateLike, elsewhere, is_constant, named, require_few
 from geonp.raster.grid import Grid
 from geonp.raster.known_errors import warn_of_known_errors
-from geonp.raster.metadata import as_dataset, class_attrs
+from geonp.raster.metadata import as_dataset, class_attrs, with_crs_of_each
 from geonp.raster.nodata import packing
 from geonp.raster.units import require_error_units
 from geonp.scattered.fields import Field, Frame
@@ -114,7 +114,7 @@ def _variable(at: object, name: str) -> Raster | None:
         at = as_dataset(at)
     if not isinstance(at, xr.Dataset) or name not in at.variables or at[name].ndim < 2:
         return None
-    parts = list(elsewhere(at[name]))
+    parts = list(elsewhere(with_crs_of_each(at)[name]))
     if len(parts) > 1:
         raise InputError(
             f"the covariate {name!r} has {len(parts)} entries at each place, along {at[name].dims}: expected one; "

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 import xarray as xr
+from pyproj import CRS
 
 import geonp
 from geonp.errors import InputError
@@ -417,6 +418,19 @@ def test_hidden_cells_of_simulated_clouds(truth: xr.DataArray, elevation: xr.Dat
     gappy = truth.copy(data=test.values)
     alone, found = gappy.geonp.infill(), gappy.geonp.infill(covariates=elevation)
     assert crps(found, truth, gappy) < 0.5 * crps(alone, truth, gappy)
+
+
+def test_the_crs_of_covariates_may_be_a_variable_beside_them(
+    gappy: xr.DataArray, elevation: xr.DataArray, filled: xr.Dataset, drift_model: str
+) -> None:
+    """As xarray opens NetCDF: it was taken for a covariate."""
+    utm = [xr.Variable((), 0, CRS.from_epsg(code).to_cf()) for code in (32632, 32633)]
+    places = {"y": 5e6 - 10.0 * np.arange(32), "x": 5e5 + 10.0 * np.arange(40)}
+    ds = gappy.assign_coords(places).assign_attrs(grid_mapping="utm").to_dataset().assign(utm=utm[0])
+    beside = elevation.assign_coords(places).assign_attrs(grid_mapping="utm").to_dataset()
+    same(filled, ds.geonp.infill(covariates=beside.assign(utm=utm[0]), model=drift_model))
+    with pytest.raises(InputError, match="differ in CRS: got WGS 84 / UTM zone 33N"):
+        ds.geonp.infill(covariates=beside.assign(utm=utm[1]), model=drift_model)
 
 
 @pytest.mark.parametrize("lazy", [False, True])
