@@ -28,7 +28,7 @@ from geonp.errors import InputError, warn
 from geonp.raster.arrays import Array, BoolArray
 from geonp.raster.kinds import flag_values_of
 from geonp.raster.metadata import flag_meanings_of
-from geonp.raster.nodata import PACKING, is_packed
+from geonp.raster.nodata import PACKING, is_packed, packing
 from geonp.raster.presets import PRESETS, Preset, preset_of
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -244,7 +244,16 @@ def _named(layer: xr.DataArray) -> Mapping[str, Term]:
         return {name: (mask, (value,)) for name, mask, value in zip(meanings, masks, values, strict=False)}
     if masks:  # any of its bits: one, as CF says
         return {name: (mask, (mask,)) for name, mask in zip(meanings, masks, strict=False)}
-    return {name: (None, (value,)) for name, value in zip(meanings, values, strict=False)}
+    return {name: (None, (_unpacked(layer, value),)) for name, value in zip(meanings, values, strict=False)}
+
+
+def _unpacked(layer: xr.DataArray, stored: float) -> float:
+    """A stored value as it is in memory, to the last bit."""
+    value = np.array(stored, layer.dtype if layer.dtype.kind == "f" else np.float64)
+    scale, offset = packing(layer.encoding)
+    value *= scale
+    value += offset
+    return float(value)
 
 
 def _as_number(text: str) -> float | None:

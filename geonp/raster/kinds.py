@@ -121,6 +121,13 @@ def kind_of(da: xr.DataArray, as_: str | None, circular: bool) -> Kind:
                 f"Variable {da.name!r} holds bit fields (flag_masks), which cannot be filled: expected numbers or "
                 "classes. Leave it out (--variable), or take its values for classes (as_='classes', --as classes)."
             )
+        if is_packed(da.encoding) or is_packed(da.attrs):
+            raise InputError(
+                f"Variable {da.name!r} has flags, as classes, but is packed (scale_factor, add_offset), as numbers "
+                "are. For numbers, give as_='numbers' (--as numbers), and hide the flags: missing="
+                f"'{da.name}={','.join(flag_meanings_of(da.attrs))}' (--gaps-where). For classes, give as_='classes' "
+                "(--as classes)."
+            )
         return Kind.CLASSES
     if not is_direction(da.name or "", da.attrs):
         _warn_of_angles(da)

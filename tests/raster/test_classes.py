@@ -342,6 +342,18 @@ def test_numbers_with_flags_of_sea_and_clouds_are_filled_as_numbers(tmp_path: Pa
         assert float(xr.open_dataset(tmp_path / "a.nc").geonp.infill()["ndvi"].max()) < 0.7
 
 
+def test_packed_numbers_with_flags_are_no_classes_without_a_word() -> None:
+    stored = np.full((12, 12), 60, "u1")
+    stored[4:6, 4:6] = 254
+    attrs = {"scale_factor": 0.25, "flag_values": np.array([253, 254], "u1"), "flag_meanings": "pole land"}
+    ds = xr.decode_cf(xr.Dataset({"sic": (("y", "x"), stored, attrs)}))
+    with pytest.raises(InputError, match=r"'sic' has flags, .* is packed .*missing='sic=pole,land'"):
+        ds.geonp.infill()
+    filled = ds.geonp.infill(as_="numbers", missing="sic=pole,land")
+    assert int(filled["sic_fill_flag"].sum()) == 4
+    np.testing.assert_allclose(filled["sic"], 15, atol=1e-6)
+
+
 def test_a_window_of_more_classes_than_can_be_told_apart_is_refused() -> None:
     values = np.arange(2304.0).reshape(48, 48)
     values[[4, 40], [4, 40]] = np.nan

@@ -185,3 +185,12 @@ def test_layers_are_variables_and_bands_by_description() -> None:
     assert (layer.values.tolist(), layer.name, place) == ([3, 4], "SCL", {"band": 1})
     assert (layer_of(ds, "qa") or ({}, None))[1] == {}
     assert layer_of(ds, "B03") is None
+
+
+@pytest.mark.parametrize("scale", [np.float32(0.01), 0.004])
+def test_names_of_flags_beside_packed_numbers(scale: Any) -> None:
+    """They are of stored values, and the numbers of conditions of those in memory."""
+    attrs = {"scale_factor": scale, "add_offset": -0.08, "flag_values": [7, 254], "flag_meanings": "lake sea"}
+    ds = xr.decode_cf(xr.Dataset({"sic": ("x", np.array([7, 100, 254], "u1"), attrs)}))
+    for text, expected in (("sic=sea", [0, 0, 1]), ("sic!=lake", [0, 1, 1]), ("sic>0.2", [0, 1, 1])):
+        assert parsed(text, lambda _: False).on(ds["sic"])(ds["sic"].values).tolist() == expected
