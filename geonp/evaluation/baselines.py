@@ -145,6 +145,8 @@ def requested(asked: Sequence[str] | None, methods: Sequence[str], needs: Mappin
     `needs` says what baselines need that are not always among the methods. Raises InputError for an unknown baseline,
     or one that needs another option.
     """
+    if isinstance(asked, str):
+        raise InputError(f"baselines must be a sequence of names: got {asked!r}, expected for example [{asked!r}].")
     if unknown := [method for method in asked or () if method not in methods]:
         need = "".join(f" {method} needs {needs[method]}." for method in unknown if method in needs)
         raise InputError(f"Unknown baseline: got {', '.join(unknown)}, expected some of {', '.join(methods)}.{need}")

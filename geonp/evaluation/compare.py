@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -205,8 +206,8 @@ def _check_options(
         raise InputError(f"Unknown hold-out: got {holdout!r}, expected one of {', '.join(HOLDOUTS)}.")
     if not 0 < fraction < 1:
         raise InputError(f"Wrong fraction: got {fraction!r}, expected a share to hide between 0 and 1, such as 0.25.")
-    if size < 2:
-        raise InputError(f"Wrong size: got {size}, expected a number of rows and columns to evaluate, at least 2.")
+    if not isinstance(size, Integral) or size < 2:
+        raise InputError(f"Wrong size: got {size!r}, expected a number of rows and columns to evaluate, at least 2.")
     if holdout == SLICE and not empty_slices:
         raise InputError(
             f"The hold-out {SLICE!r} hides a whole slice, which other slices fill only with empty_slices: got "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 
@@ -80,8 +81,8 @@ def folds_of(
         )
     if kind == "periods" and times is None:
         raise InputError("The hold-out 'periods' needs times: name their column, time=... (--time).")
-    if folds < 2:
-        raise InputError(f"Wrong number of folds: got {folds}, expected at least 2.")
+    if not isinstance(folds, Integral) or folds < 2:
+        raise InputError(f"Wrong number of folds: got {folds!r}, expected an integer of at least 2.")
     when = np.zeros_like(stations) if times is None else times
     if kind == "periods":
         return _periods(stations, when, folds, rng)

@@ -99,7 +99,7 @@ def choose_slice(
     warn_of_directions({str(variable.name): variable.attrs})
     sizes = {dim: n for dim, n in variable.sizes.items() if dim not in grid.dims}
     for dim, position in {**dict.fromkeys(sizes, 0), **index}.items():
-        if not isinstance(position, Integral) or not 0 <= position < sizes.get(dim, 0):
+        if not isinstance(position, Integral) or isinstance(position, bool) or not 0 <= position < sizes.get(dim, 0):
             expected = ", ".join(f"{name}=0 to {n - 1}" for name, n in sizes.items()) or "none, it is one slice"
             raise InputError(f"No slice {dim}={position}: expected {expected}. Correct the index.")
     others = [ds[name] for name in rest if not is_classes(ds[name]) and not is_direction(name, ds[name].attrs)]
