@@ -30,9 +30,13 @@ def crs_name(wkt: str) -> str:
 
 
 def crs_of_others(attrs: Mapping[Any, Any]) -> CRS | None:
-    """CRS of the first readable attribute of those in use before CF had WKT, such as ``proj4_params`` or ``epsg``."""
-    found = (crs_of(value) for key, value in attrs.items() if re.match(r"proj4?(_|text|$)|epsg", str(key), re.I))
-    return next(filter(None, found), None)
+    """CRS of the first readable attribute of those in use beside CF, such as ``proj4_params`` or ``spatial_epsg``.
+
+    Codes have such names; PROJ strings and WKT may have any, such as ``esri_pe_string``.
+    """
+    named = {key: re.match(r"proj4?(_|:|text|$)|(spatial_)?epsg|srid", str(key), re.I) for key in attrs}
+    texts = {key: re.match(r"\+(proj|init)=|[A-Z]+(CRS|CS)\[", str(value).strip()) for key, value in attrs.items()}
+    return next(filter(None, (crs_of(attrs[key]) for key in attrs if named[key] or texts[key])), None)
 
 
 def crs_of(given: Any) -> CRS | None:
@@ -42,7 +46,7 @@ def crs_of(given: Any) -> CRS | None:
             return CRS.from_user_input(given.get("wkt") or given.get("projjson") or given)
     number = re.fullmatch(r"\d{4,6}", str(given).strip())
     text = f"EPSG:{number[0]}" if number else re.sub(r"^\+init=(\S+).*", r"\1", str(given).strip())
-    if re.match(r"\w+:\d+$|\+proj=|[A-Z]+(CRS|CS)\[", text):
+    if re.match(r"\w+:\d+$|urn:ogc:def:crs:|\+proj=|[A-Z]+(CRS|CS)\[", text):
         with suppress(CRSError):
             crs = CRS.from_user_input(text)
             return crs if crs.is_projected or crs.is_geographic else None

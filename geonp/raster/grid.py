@@ -389,10 +389,11 @@ def _crs(obj: xr.DataArray | xr.Dataset) -> CRS | None:
 
 
 def _crs_attribute(obj: xr.DataArray | xr.Dataset) -> CRS | None:
-    """CRS in an attribute ``crs``, as older versions of xarray wrote, or the coordinate of stacks of STAC items.
+    """CRS in an attribute, as older versions of xarray and ArcGIS write, or the coordinate of stacks of STAC items.
 
     EPSG codes, PROJ strings and WKT are read. Names such as WGS84 also occur with coordinates in metres.
     """
     codes = (obj.coords[name] for name in ("epsg", "proj:epsg", "proj:code") if name in obj.coords)
-    given = [*(one.attrs.get("crs") for one in _all(obj)), *(code.item() for code in codes if code.ndim == 0)]
+    said = [one.attrs.get(key) for one in _all(obj) for key in ("crs", "esri_pe_string")]
+    given = [*said, *(code.item() for code in codes if code.ndim == 0)]
     return next(filter(None, (crs_of(one) for one in given if isinstance(one, str | int))), None)

@@ -198,6 +198,7 @@ def test_crs_in_an_attribute_of_that_name() -> None:
     bare = raster().drop_attrs()
     for obj in (  # a stack of STAC items keeps its coordinates in arithmetic, and no attributes
         bare.assign_attrs(crs=32633),
+        bare.assign_attrs(esri_pe_string=CRS.from_epsg(32633).to_wkt("WKT1_ESRI")),
         bare.assign_coords(epsg=32633),
         bare.assign_attrs(crs="WGS84").assign_coords({"proj:code": "EPSG:32633"}),
     ):
@@ -354,6 +355,10 @@ def test_of_several_crs_that_of_the_dimensions_counts() -> None:
     [
         {"proj4": "+proj=utm +zone=32 +datum=WGS84"},
         {"epsg_code": "EPSG:32632"},
+        {"spatial_epsg": 32632},
+        {"srid": "urn:ogc:def:crs:EPSG::32632"},
+        {"esri_pe_string": CRS.from_epsg(32632).to_wkt("WKT1_ESRI")},
+        {"inverse_flattening": 298.257, "wkt": CRS.from_epsg(32632).to_wkt()},
         {"EPSG": 32632},
         {"grid_mapping_name": "Unknown projected", "epsg": 0, "EPSG_code": "EPSG:32632"},
     ],
