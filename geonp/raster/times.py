@@ -37,11 +37,14 @@ class Times:
         The time of each row, as an index into `values`; -1 where it is unknown.
     attrs : mapping
         Attributes of times that are numbers, such as their units.
+    name : str
+        Name of the column that they are read from.
     """
 
     values: Array
     of_rows: IntArray
     attrs: Mapping[Hashable, Any] = field(default_factory=dict)
+    name: str = ""
 
     def positions(self) -> tuple[float, ...]:
         """Positions of the times, of which only the differences matter."""
@@ -131,7 +134,7 @@ def times_of(column: pd.Series[Any], every: str | None = None) -> Times:
                 f"No row lies in {none} of the {periods} periods of {every} from {_said(values[0].to_datetime64())} to "
                 f"{_said(values[-1].to_datetime64())}: they have no field."
             )
-    return Times(np.asarray(values), np.asarray(codes, np.intp))
+    return Times(np.asarray(values), np.asarray(codes, np.intp), name=str(column.name))
 
 
 def parsed_times(column: pd.Series[Any], name: str) -> Any:

@@ -276,7 +276,8 @@ def _averaged(table: Table, place: IntArray, errors: Float64Array | None) -> tup
         column = table.values[name][finite]
         means = pd.Series(np.where(np.isfinite(column), column, np.nan), dtype=np.float64).groupby(place).mean()
         values[name] = means.to_numpy().astype(np.float32 if column.dtype == np.float32 else np.float64)
-    covariates = table.covariates.iloc[np.flatnonzero(finite)].reset_index(drop=True)
+    times = [] if table.times is None else [table.times.name]  # of which a period has several
+    covariates = table.covariates.drop(columns=times).iloc[np.flatnonzero(finite)].reset_index(drop=True)
     beside = {str(column): _mean_covariate(covariates[column], place) for column in covariates}
     if errors is not None:
         (column,) = table.values.values()
@@ -287,7 +288,7 @@ def _averaged(table: Table, place: IntArray, errors: Float64Array | None) -> tup
         table,
         xy=table.xy[rows],
         values=values,
-        covariates=pd.DataFrame(beside),
+        covariates=pd.DataFrame(beside, index=range(rows.size)),
         others=table.others.iloc[rows],
         times=None if table.times is None else table.times.at(rows),
     )

@@ -151,6 +151,16 @@ def test_means_of_places_are_interpolated(turn: int) -> None:
     np.testing.assert_allclose(found.t_standard_error, expected.t_standard_error, rtol=1e-6)
 
 
+def test_means_of_the_times_of_a_period() -> None:
+    """The column of times was refused as a covariate of classes."""
+    table, grid = repeated("date", lambda n: f"2020-01-0{n // 2 + 1}T{6 * n:02}:00"), lattice((-5, 40, 5, 50), 2)
+    daily = table.groupby([table["date"].str[:10], "lon", "lat"], as_index=False, sort=False).mean(numeric_only=True)
+    daily["date"] = table["date"].str[:10].unique().repeat(20)
+    found = geonp.interpolate(table, grid, values="t", time="date", every="1D", repeats="mean")
+    expected = geonp.interpolate(daily, grid, values="t", time="date")
+    np.testing.assert_allclose(found["t"], expected["t"], rtol=1e-6)
+
+
 def test_means_of_errors_covariates_and_missing_values() -> None:
     table = pd.DataFrame(
         {"x": [0, 0, 0, 1], "y": 0, "t": [1, 3, np.nan, 5], "e": [3, 4, 9, 2], "h": [1, 2, 6, 4], "soil": list("aaab")}
