@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from geonp.errors import InputError, reason
+from geonp.errors import InputError, reason, warn
 from geonp.io.polygons import VECTOR_FILES, is_vector, polygon_mask
 from geonp.raster.arrays import BoolArray
 from geonp.raster.grid import Grid
+from geonp.raster.kinds import flag_values_of
+from geonp.raster.metadata import flag_meanings_of
 from geonp.raster.nodata import declared_nodata
 
 
@@ -37,6 +39,7 @@ def domain_of(mask: xr.DataArray | BoolArray | str | os.PathLike[str], grid: Gri
     nodata: tuple[float, ...] = ()
     if isinstance(mask, xr.DataArray):
         nodata = declared_nodata(mask) if mask.dtype.kind in "iuf" else ()
+        _warn_of_flags(mask)
         data = grid.layer(mask, "mask").data
     else:
         data = np.asarray(mask)
@@ -57,6 +60,16 @@ def domain_of(mask: xr.DataArray | BoolArray | str | os.PathLike[str], grid: Gri
     for value in nodata:
         valid = valid & (data != value)
     return valid
+
+
+def _warn_of_flags(mask: xr.DataArray) -> None:
+    """Warn of a mask of flags such as land and sea, none of which is 0."""
+    meanings = flag_meanings_of(mask.attrs)
+    if meanings and mask.dtype != bool and ("flag_masks" in mask.attrs or 0 not in (flag_values_of(mask) or (0,))):
+        warn(
+            f"the mask holds flags ({', '.join(meanings)}), and is valid where it is not 0, whichever flag it holds. "
+            "Compare it with the flags that are valid, such as mask == 1 or (mask & 1) != 0."
+        )
 
 
 def read_domain(domain: Any, rows: slice, columns: slice = slice(None)) -> BoolArray:
