@@ -36,6 +36,9 @@ from geonp.raster.regions import Regions, cell_areas
 STATISTICS = ("mean", "sum", "integral", "fraction")
 """Statistics of the values of a region."""
 
+COLUMNS = ("variable", "region", "value", "standard_error", "cells", "filled", "empty")
+"""Columns of the result beside those of the dimensions of slices."""
+
 
 @dataclass(frozen=True)
 class AggregateSettings:
@@ -147,6 +150,11 @@ def aggregate(
     options = {name: value for name, value in every.items() if value is not None}
     filled, labels = _filled(obj, samples, options)
     grid = Grid.from_xarray(filled)
+    if taken := [dim for label in labels for dim in filled[label].dims if dim in COLUMNS]:
+        raise InputError(
+            f"the dimension {taken[0]!r} has the name of a column of the result: got {taken[0]!r}, expected another "
+            f"name. Rename it: obj.rename({{{taken[0]!r}: 'other'}})."
+        )
     found = regions_of(regions, filled, grid, names, layer, all_touched=all_touched)
     found.require_cells(grid)
     _warn_of_regions(found)

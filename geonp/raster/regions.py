@@ -94,7 +94,8 @@ def labelled(labels: xr.DataArray | Array, grid: Grid) -> Regions:
             f"labels of regions must be whole numbers, got {found[found != np.rint(found)][0]}: this looks like a "
             "raster of measurements"
         )
-    names, region = np.unique(found.astype(np.int64), return_inverse=True)
+    # the largest unsigned integers are beyond int64
+    names, region = np.unique(found.astype(np.uint64 if found.dtype == np.uint64 else np.int64), return_inverse=True)
     return Regions(names.tolist(), region.ravel(), row, col)
 
 

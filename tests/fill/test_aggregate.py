@@ -278,6 +278,17 @@ def test_what_is_no_region_is_refused(model: str, given: dict[str, Any], text: s
         aggregate(raster(), **{"regions": 4, "model": model, **given})
 
 
+def test_a_dimension_that_is_called_as_a_column_is_refused(model: str) -> None:
+    """Its labels were lost."""
+    with pytest.raises(InputError, match="the dimension 'region' has the name of a column of the result"):
+        aggregate(raster().expand_dims(region=[1, 2]), 4, samples=2, model=model)
+
+
+def test_the_largest_labels_keep_their_sign(model: str) -> None:
+    labels = np.where(np.arange(20) < 9, 1, np.full((16, 20), 2**63 + 5, np.uint64))
+    assert aggregate(raster(), labels, samples=2, model=model).region.tolist() == [1, 2**63 + 5]
+
+
 def test_a_filled_raster_that_cannot_be_drawn_again_says_what_to_do(model: str) -> None:
     filled = infill(np.exp(raster()), model=model, bounds=(0, None))
     with pytest.raises(InputError, match=r"filled within bounds, a: at least 0: give the same ones.*samples=200"):
