@@ -12,6 +12,7 @@ from pyproj import CRS
 
 from geonp.errors import InputError, from_extra
 from geonp.io.columns import TABLES, plain
+from geonp.io.nodata import known
 from geonp.io.ragged import by_sample
 from geonp.raster.arrays import Float64Array
 from geonp.raster.units import measure_of
@@ -25,13 +26,13 @@ def as_frame(
 ) -> tuple[pd.DataFrame, dict[str, Mapping[Hashable, Any]], Any]:
     """A table as a DataFrame, with the attributes of its columns and its CRS, if it says one.
 
-    Named levels of an index are columns, and ragged arrays lie along their samples. The points of a GeoDataFrame become
-    columns, as of :func:`with_places`. Raises InputError for anything else than a table, geometries that are no points,
-    and, unless `crossed`, a Dataset of several dimensions.
+    Named levels of an index are columns, and ragged arrays lie along their samples. Missing and invalid values of a
+    Dataset are NaN. The points of a GeoDataFrame become columns, as of :func:`with_places`. Raises InputError for
+    anything else than a table, geometries that are no points, and, unless `crossed`, a Dataset of several dimensions.
     """
     if isinstance(points, xr.Dataset):
         attrs: dict[str, Mapping[Hashable, Any]] = {str(k): dict(v.attrs) for k, v in points.variables.items()}
-        return _in_own_byte_order(in_text(_along_rows(points, crossed))), attrs, None
+        return _in_own_byte_order(in_text(_along_rows(known(points), crossed))), attrs, None
     if not isinstance(points, pd.DataFrame):
         raise InputError(
             f"points must be a pandas DataFrame or an xarray Dataset, got {type(points).__name__} of "

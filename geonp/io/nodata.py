@@ -99,18 +99,24 @@ def note_default_fill(ds: xr.Dataset) -> None:
 
 
 def measured(ds: xr.Dataset) -> xr.Dataset:
-    """Measurements with NaN where a file that was opened says that they or their places are missing or invalid.
+    """Measurements of a file that was opened, as :func:`known`; what NetCDF writes into integers counts as missing."""
+    note_default_fill(ds)
+    return known(ds)
+
+
+def known(ds: xr.Dataset) -> xr.Dataset:
+    """Measurements with NaN where attributes or encoding say that they or their places are missing or invalid.
 
     Integers stay integers if none is.
     """
-    note_default_fill(ds)
     found = {}
     for name, da in ds.variables.items():
         if da.dtype.kind in "iuf" and name not in ds.dims:
-            known = nodata_values(ds[name], None) or valid_limits(ds[name]) != UNLIMITED
-            values = observed(ds[name]).variable if da.dtype.kind == "f" or known else da
+            declared = nodata_values(ds[name], None) or valid_limits(ds[name]) != UNLIMITED
+            values = observed(ds[name]).variable if da.dtype.kind == "f" or declared else da
             if da.dtype.kind == "f" or values.isnull().any():
                 found[name] = values
+                values.encoding = da.encoding  # by which limits of packed values are read again
     return ds.assign(found)
 
 

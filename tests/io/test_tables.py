@@ -307,3 +307,27 @@ def test_measurements_in_several_groups_are_named(tmp_path: Path) -> None:
     xr.DataTree.from_dict({"gt1/segments": beams["gt1/segments"]}).to_netcdf(tmp_path / "b.nc")
     table = read_table(read_points(tmp_path / "b.nc"), "temp", None, None)
     np.testing.assert_array_equal(table.xy, FRAME[["lon", "lat"]])
+
+
+@pytest.mark.parametrize(
+    ("stored", "attrs"),
+    [
+        (np.array([1.5, -77.7, 0.25], "f4"), {"_FillValue": np.float32(-77.7)}),
+        (np.array([1.5, 77.0, 0.25]), {"valid_range": [-10.0, 10.0]}),
+        (np.array([15, 254, 2], "u1"), {"valid_max": 250}),
+        (np.array([15, -32, 2], "i2"), {"missing_value": np.int16(-32), "scale_factor": 0.1}),
+    ],
+)
+def test_invalid_values_of_datasets_are_missing_as_those_of_files(
+    stored: Any, attrs: dict[str, Any], tmp_path: Path
+) -> None:
+    places = {"lon": ("row", [9.0, 10, 11]), "lat": ("row", [50.0, 51, 52])}
+    ds = xr.Dataset({"temp": ("row", stored, attrs)}, places)
+    encoded = dict(ds["temp"].attrs)
+    table = read_table(ds, None, None, None)
+    np.testing.assert_array_equal(table.values["temp"], np.where([True, False, True], stored, np.nan))
+    assert ds["temp"].attrs == encoded
+    ds.to_netcdf(tmp_path / "a.nc")
+    with xr.open_dataset(tmp_path / "a.nc") as opened:
+        for one in (opened, read_points(tmp_path / "a.nc")):
+            assert np.isfinite(read_table(one, "temp", None, None).values["temp"]).tolist() == [True, False, True]
