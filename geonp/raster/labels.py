@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ Label = str | float | None
 """A coordinate; None leaves a range open."""
 
 _OPEN = -np.inf, np.inf
+_AMBIGUOUS = re.compile(r"\d{1,2}[-./]\d")
+"""Dates that begin with a day or a month."""
 
 
 def select_labels(ds: xr.Dataset, wanted: Mapping[Hashable, tuple[Label, Label]]) -> xr.Dataset:
@@ -89,6 +92,8 @@ def _between(index: pd.Index, dim: str, first: Label, last: Label) -> IntArray:
         order = np.argsort(index.to_numpy(), kind="stable")
         try:
             ends: list[Any] = [None if end is None else str(end) for end in (first, last)]
+            if any(_AMBIGUOUS.match(end or "") for end in ends):  # pandas takes 02.01.2020 for the first of February
+                raise ValueError
             found = index[order].slice_indexer(*ends)
         except (TypeError, ValueError) as error:
             raise InputError(

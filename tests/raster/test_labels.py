@@ -78,6 +78,8 @@ def test_large_numbers_that_differ_by_little_are_different_labels(labels: Any, w
     ("wanted", "match"),
     [
         ({"time": ("summer", "summer")}, "must be times along 'time': got summer, expected for example 2020"),
+        ({"time": ("01.07.2020", None)}, "must be times along 'time': got all from 01.07.2020 on"),
+        ({"time": ("7/1/2020", "7/1/2020")}, "must be times along 'time': got 7/1/2020, expected"),
         ({"time": ("2021-06", None)}, "No slice .*got all from 2021-06 on along 'time', expected some of 2020-05-01"),
         ({"level": ("surface", "surface")}, "must be numbers along 'level': got surface"),
         ({"depth": (1, 1)}, "got 'depth', expected 'time' or 'level'"),
