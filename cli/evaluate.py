@@ -167,7 +167,8 @@ def _evaluated(source: str, settings: dict[str, Any]) -> Comparison:
     if "variables" in (settings["across"] or ()) and variable is not None:
         where["variables"] = None
         every = open_raster(source, **where)
-        ds = every[[variable, *(name for name in every.data_vars if name != variable)]]
+        first = next(iter(ds.data_vars))  # without the name of a group
+        ds = every[[first, *(name for name in every.data_vars if name != first)]]
     ds, settings["missing"] = read_missing(settings["missing"], ds, source, where)
     settings |= read_beside(settings, ds, source, where)
     return run(ds, index=index, **settings)

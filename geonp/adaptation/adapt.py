@@ -34,7 +34,7 @@ from geonp.fill.doubts import warn_of_codes
 from geonp.fill.kinds import check_numbers
 from geonp.fill.missing import MissingLike
 from geonp.fill.options import FillOptions
-from geonp.fill.request import check_across, check_covariates, covariates_on
+from geonp.fill.request import check_across, check_covariates, covariates_on, warn_of_refilling
 from geonp.fill.variables import normalise
 from geonp.inference import checkpoint
 from geonp.inference.kernel import FillJob
@@ -202,6 +202,7 @@ def adapt(
     given = named(covariates)
     ds, grid, variables, _ = normalise(obj, options, covariates=given)
     check_numbers(variables)
+    warn_of_refilling(ds, [variable.label for variable in variables])
     check_across(options.dims, variables)
     names, domain = [v.name for v in variables], None if mask is None else domain_of(mask, grid)
     predictor, card = _load(model, device)

@@ -15,7 +15,7 @@ from geonp.evaluation.across import Stack
 from geonp.evaluation.bounded import Parts
 from geonp.fill.infill import infill
 from geonp.fill.missing import with_gaps
-from geonp.fill.request import VARIABLES
+from geonp.fill.request import VARIABLES, warn_of_one_slice, warn_of_refilling
 from geonp.inference.series import SERIES
 from geonp.inference.stack import STACK, beside
 from geonp.inference.student import Distribution
@@ -95,6 +95,7 @@ def choose_slice(
     ds, (first, *rest), _, declared = with_gaps(obj, missing, nodata, taken)
     # the CRS and the times of the slices may be variables beside it
     variable = with_times(with_crs_of_each(ds))[first]
+    warn_of_refilling(ds, [str(first)])
     require_numbers(variable)
     warn_of_directions({str(variable.name): variable.attrs})
     sizes = {dim: n for dim, n in variable.sizes.items() if dim not in grid.dims}
@@ -170,6 +171,7 @@ def neighbours_of(
     Raises InputError for a dimension that the variable does not have, and `empty_slices` without another slice along a
     dimension.
     """
+    asked = across
     across = across or [dim for dim in [default] if dim in chosen.position or (dim == VARIABLES and chosen.others)]
     variables = VARIABLES in across and VARIABLES not in chosen.position
     for dim in across:
@@ -179,6 +181,9 @@ def neighbours_of(
             raise InputError(f"No slices along across={dim!r}: expected {expected}.")
     dims = [dim for dim in across if dim in chosen.position]
     near = {dim: chosen.near(dim, SERIES.slices if empty_slices and dim == dims[0] else None) for dim in dims}
+    for dim in asked:
+        if len(near.get(dim, ())) == 1 and not empty_slices:
+            warn_of_one_slice(dim)
     near = {dim: places for dim, places in near.items() if len(places) > 1}
     if empty_slices and not near:
         raise InputError(

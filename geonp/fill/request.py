@@ -110,7 +110,7 @@ def prepare(obj: Raster, options: FillOptions) -> Request:
         _check_scales(variables)
     if options.exceed or options.bounds not in (None, "valid_range"):
         _warn_of_packed(variables)
-    _warn_of_refilling(ds, variables)
+    warn_of_refilling(ds, [variable.label for variable in variables])
     if across:
         check_across(across, variables, classes)
     domain = None if options.mask is None else domain_of(options.mask, grid)
@@ -189,12 +189,13 @@ def covariates_on(
     return covariates_of(given, ds, grid)
 
 
-def _warn_of_refilling(ds: xr.Dataset, variables: Sequence[Variable]) -> None:
-    before = [v.label for v in variables if "geonp_model" in ds.attrs and f"{v.label}_fill_flag" in ds]
+def warn_of_refilling(ds: xr.Dataset, labels: Sequence[str]) -> None:
+    """Warn of variables that are results of a fill."""
+    before = [label for label in labels if "geonp_model" in ds.attrs and f"{label}_fill_flag" in ds]
     if before:
         warn(
             f"{', '.join(before)} was filled by geonp before: its filled cells count as observed, without error. "
-            "Fill the observed cells only: ds[name].where(ds[f'{name}_fill_flag'] == 0)."
+            "Use the observed cells only: ds[name].where(ds[f'{name}_fill_flag'] == 0)."
         )
 
 
@@ -219,8 +220,18 @@ def check_across(across: Sequence[Hashable], variables: Sequence[Variable], clas
                 f"across must be a dimension other than rows and columns: got {dim!r}, expected "
                 f"{' or '.join(map(repr, others)) if others else 'none, as there is a single slice'}"
             )
+        if {variable.source.sizes[dim] for variable in variables if dim in variable.leading} == {1}:
+            warn_of_one_slice(dim)
     if classes:
         raise InputError(f"across cannot be combined with a model of classes: got across={across[0]!r}, expected None")
+
+
+def warn_of_one_slice(dim: Hashable) -> None:
+    """Warn of a dimension of `across` along which there is one slice."""
+    warn(
+        f"across={dim!r} has no effect: the raster has one slice along it, and no others to fill it from. Leave it "
+        "out, or select more slices (--bidx, --select)."
+    )
 
 
 def check_covariates(covariates: Sequence[Covariate], variables: Sequence[Variable], card: checkpoint.Card) -> None:

@@ -101,6 +101,17 @@ def test_a_variable_is_evaluated_with_the_others_beside_it(source: Path) -> None
     assert list(found["scores"]) == ["geonp + across", "geonp", "linear"]
 
 
+def test_a_variable_of_a_group_is_evaluated_with_the_others_beside_it(source: Path, tmp_path: Path) -> None:
+    """The name of the group ended in a KeyError."""
+    grouped = tmp_path / "grouped.nc"
+    with xr.open_dataset(source) as ds:
+        ds.to_netcdf(grouped, group="air")
+    options = ("--across", "variables", "--baseline", "linear", "--json")
+    found = json.loads(cli("evaluate", grouped, "--variable", "air/humidity", *options).stdout)
+    plain = json.loads(cli("evaluate", source, "--variable", "humidity", *options).stdout)
+    assert found["scores"]["geonp + across"]["crps"] == plain["scores"]["geonp + across"]["crps"]
+
+
 def test_holdouts_are_those_of_the_library() -> None:
     assert set(HOLDOUTS) == set(compare.HOLDOUTS)
 

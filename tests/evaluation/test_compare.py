@@ -262,6 +262,16 @@ def test_the_crs_and_the_times_may_be_variables_beside_the_evaluated_one() -> No
     assert np.diff(positions(variable, "Time")).tolist() == [DAY, DAY, 28 * DAY]
 
 
+def test_cells_that_were_filled_and_slices_that_are_not_there_are_said(model: str) -> None:
+    """Filled cells were scored as observed, and across had no effect, without a word."""
+    with pytest.warns(UserWarning, match="height was filled by geonp before"):
+        evaluate(infill(raster(), model=model), model=model, baselines=[])
+    with pytest.warns(UserWarning, match="across='time' has no effect: the raster has one slice along it"):
+        evaluate(raster().expand_dims("time"), model=model, baselines=[], across="time")
+    with pytest.warns(UserWarning, match="across='time' has no effect"):
+        infill(raster().expand_dims("time"), model=model, across="time")
+
+
 def test_scores_of_packed_values_have_no_units(model: str) -> None:
     """The units are those of the unpacked values: errors of 50 stored values of 0.01 m were said to be of 50 m."""
     packed = (
