@@ -137,7 +137,8 @@ def result_arrays(
 def ordered(ds: xr.Dataset, out: xr.Dataset, results: Mapping[Hashable, Iterable[Hashable]]) -> xr.Dataset:
     """`out` with its variables in the order of `ds`, the results of each variable in its place."""
     names = (n for name in ds.data_vars for n in (name, *results.get(name, ())))
-    return out[[name for name in dict.fromkeys(names) if name in out]]
+    kept = out[[name for name in dict.fromkeys(names) if name in out]]
+    return kept.assign_coords({name: c for name, c in out.coords.items() if name not in kept.coords})  # such as bounds
 
 
 def filled_names(ds: xr.Dataset) -> list[Hashable]:

@@ -213,6 +213,8 @@ def for_files(ds: xr.Dataset, grid: Grid) -> xr.Dataset:
             fill = encoding.setdefault("_FillValue", several[0])
             if not np.array_equal(several, [fill], equal_nan=several.dtype.kind == "f"):
                 del encoding["missing_value"]
+        linked = {key: variable.encoding[key] for key in ("bounds", "climatology") if key in variable.encoding}
+        variable.attrs = {key: name for key, name in linked.items() if name in ds.variables} | variable.attrs
         variable.encoding = encoding
     mapping = grid_mapping_name(ds)
     if mapping is not None and (affine := transform(ds, grid)) is not None:

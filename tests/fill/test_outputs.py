@@ -141,6 +141,21 @@ def test_names_attributes_and_encoding_of_a_filled_raster() -> None:
     assert flag.attrs["flag_meanings"] == "observed filled beyond_limit outside_domain failed"
 
 
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_bounds_that_are_coordinates_are_kept(suffix: str, tmp_path: Path) -> None:
+    """As with decode_coords="all", which rioxarray recommends, and of cf_xarray."""
+    edges = np.stack([np.arange(9.0), np.arange(9.0) + 1], 1)
+    ds = raster(np.where(np.eye(9) > 0, np.nan, 1.0)).to_dataset()
+    ds = ds.assign_coords(y=edges.mean(1), x=edges.mean(1), y_bnds=(("y", "bnds"), edges))
+    ds["y"].encoding["bounds"] = "y_bnds"
+    filled = ds.geonp.infill()
+    np.testing.assert_array_equal(filled.coords["y_bnds"], edges)
+    write_raster(filled, tmp_path / f"a{suffix}")
+    with xr.open_dataset(tmp_path / f"a{suffix}") as written:
+        assert written["y"].attrs["bounds"] == "y_bnds"
+        np.testing.assert_array_equal(written["y_bnds"], edges)
+
+
 def test_attributes_that_do_not_apply_are_left_out() -> None:
     ds = joined(raster([1.0, np.nan], units="m", scale="big"), 2.0)
     assert ds["t_standard_error"].attrs == {"long_name": "t standard error", "units": "m"}
