@@ -202,7 +202,6 @@ def adapt(
     given = named(covariates)
     ds, grid, variables, _ = normalise(obj, options, covariates=given)
     check_numbers(variables)
-    warn_of_refilling(ds, [variable.label for variable in variables])
     check_across(options.dims, variables)
     names, domain = [v.name for v in variables], None if mask is None else domain_of(mask, grid)
     predictor, card = _load(model, device)
@@ -213,7 +212,7 @@ def adapt(
     around = Surroundings.of(variables, options.dims, known, job, domain)
     read = read_crops(around.arrays, domain, rng, around)
     require_others([covariate.variable.label for covariate in known], read)
-    _warn_of_codes(variables, read)
+    _warn_of_doubts(ds, variables, read)
     crops, masking, held_out = _split(_comparable(read), predictor, rng)
     search = Search(held_out, card)
     network = deepcopy(checkpoint.load_model(predictor.model)[0])
@@ -273,8 +272,9 @@ def _checked_out(file: Path, overwrite: bool) -> Path:
     return file
 
 
-def _warn_of_codes(variables: Sequence[Variable], crops: Sequence[Crop]) -> None:
-    """Warn of variables that may hold codes of classes."""
+def _warn_of_doubts(ds: xr.Dataset, variables: Sequence[Variable], crops: Sequence[Crop]) -> None:
+    """Warn of variables that are results of a fill, or may hold codes of classes."""
+    warn_of_refilling(ds, [variable.label for variable in variables])
     for variable in variables:
         warn_of_codes(variable.source, [crop.values for crop in crops if crop.variable == variable.name], "adapted to")
 

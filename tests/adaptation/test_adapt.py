@@ -493,6 +493,13 @@ def test_codes_of_classes_are_doubted(model: str, tmp_path: Path) -> None:
         geonp.adapt(field, out=tmp_path / "a.safetensors", model=model, minutes=0.1)
 
 
+@pytest.mark.filterwarnings("error")
+def test_cells_that_a_fill_has_filled_are_doubted(model: str, tmp_path: Path) -> None:
+    filled = geonp.infill(raster(), model=model)
+    with pytest.raises(UserWarning, match="was filled by geonp before: its filled cells count as observed"):
+        geonp.adapt(filled, out=tmp_path / "a.safetensors", model=model, minutes=0.1)
+
+
 def test_equal_values_teach_nothing(model: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="and 0 tiles whose values vary"):
         adapt(raster() * 0, out=tmp_path / "my.safetensors", model=model, steps=1)
