@@ -330,16 +330,16 @@ def transformed(table: Table, crs: Any, grid: Grid | None) -> Table:
             f"the places are longitudes and latitudes, but {grid.y_dim!r} and {grid.x_dim!r} of the grid are not, and "
             "it has no CRS: add one, e.g. at.rio.write_crs('EPSG:32633')"
         )
-    own = crs
-    if crs is None and table.named_degrees and goal is not None and (others or not geographic):
-        own = "EPSG:4326"
+    degrees = crs is None and table.named_degrees and goal is not None and (others or not geographic)
+    own = "EPSG:4326" if degrees else crs
     if own is not None:
         source = crs_of(own)
-        if grid is None and not geographic and not source.is_geographic:
-            goal = source
+        goal = source if grid is None and not (geographic or source.is_geographic) else goal
         if goal is None and not geographic:
             raise InputError(
-                "the places have a crs, but the grid has none: add one, e.g. at.rio.write_crs('EPSG:32633')"
+                f"{source.name} is in degrees: rename the columns {table.x!r} and {table.y!r} to lon and lat"
+                if grid is None
+                else "the places have a crs, but the grid has none: add one, e.g. at.rio.write_crs('EPSG:32633')"
             )
         if table.named_degrees and not source.is_geographic:
             raise InputError(

@@ -176,6 +176,12 @@ def test_measurements_that_are_called_as_a_result(name: str, model: str) -> None
         geonp.cross_validate(table().rename(columns={"value": name}), values=name, model=model)
 
 
+def test_degrees_that_are_not_called_so_are_refused(model: str) -> None:
+    """The error was about a grid, which a cross-validation does not have."""
+    with pytest.raises(InputError, match="WGS 84 is in degrees: rename the columns 'x' and 'y' to lon and lat"):
+        geonp.cross_validate(table().rename(columns={"lon": "x", "lat": "y"}), values="value", crs=4326, model=model)
+
+
 def test_classes_and_known_errors_are_used_by_all_who_can(float32: None) -> None:
     frame = table(32).assign(kind=lambda f: np.where(f.index % 3 == 0, "wood", "lake"), sigma=0.1)
     frame["value"] += 20.0 * (frame["kind"] == "wood")
