@@ -214,8 +214,7 @@ def adapt(
     require_others([covariate.variable.label for covariate in known], read)
     _warn_of_doubts(ds, variables, read)
     crops, masking, held_out = _split(_comparable(read), predictor, rng)
-    search = Search(held_out, card)
-    network = deepcopy(checkpoint.load_model(predictor.model)[0])
+    search, network = Search(held_out, card), deepcopy(checkpoint.load_model(predictor.model)[0])
     search.score(network, predictor.neighbourhood)  # not timed: the first fill starts processes and compiles kernels
     own = search.score(network, predictor.neighbourhood)
     start = trained = search_neighbourhood(search, own, held_out.dims, closer=closer, done=lambda: clock.done(0))
