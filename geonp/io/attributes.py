@@ -75,9 +75,15 @@ def with_texts(ds: xr.Dataset) -> xr.Dataset:
     for name, index in ds.indexes.items():
         if not isinstance(ds[name].dtype, np.dtype):
             ds = ds.assign_coords({name: ds[name].variable.copy(data=_held(index))})
+    extended = {name: v for name, v in ds.variables.items() if not isinstance(v.dtype, np.dtype)}  # such as categories
+    ds = ds.assign({name: variable.copy(data=_held(variable.to_index())) for name, variable in extended.items()})
     texts = {}
     for name, variable in ds.variables.items():
-        if variable.dtype.kind == "O" and variable._in_memory and not _are_alike(variable.values.ravel().tolist()):
+        items = variable.values.ravel().tolist() if variable.dtype.kind == "O" and variable._in_memory else []
+        if items and all(isinstance(item, date) for item in items):  # which xarray does not store, nor those of a zone
+            times = pd.to_datetime(items, utc=True).tz_localize(None).to_numpy()
+            texts[name] = variable.copy(data=times.reshape(variable.shape))
+        elif items and not _are_alike(items):
             with suppress(TypeError):  # other objects are refused by writers
                 texts[name] = variable.copy(data=_texts(variable.values))
     ds = ds.assign(texts).assign_attrs()
@@ -128,7 +134,9 @@ def _held(index: pd.Index[Any]) -> Any:
         return index.to_timestamp().values
     if isinstance(index, pd.DatetimeIndex):
         return index.tz_convert("UTC").tz_localize(None).values
-    return np.array([str(label) for label in index], object)
+    if pd.api.types.is_numeric_dtype(index.dtype):
+        return index.to_numpy(np.float64, na_value=np.nan)
+    return np.array(["" if missing else str(label) for label, missing in zip(index, index.isna(), strict=True)], object)
 
 
 def _are_alike(items: list[Any]) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime
 import json
 import multiprocessing
 import os
@@ -654,6 +655,24 @@ def test_indices_of_pandas_become_what_files_hold(tmp_path: Path, name: str, lab
         assert list(np.datetime_as_string(found["k"], "m") if times else found["k"].values) == (
             [f"{text}T00:00" if len(text) == 10 else text for text in expected] if times else expected
         )
+
+
+@pytest.mark.parametrize("name", ["x.nc", "x.zarr", "x.tif"])
+def test_coordinates_of_pandas_and_python_become_what_files_hold(tmp_path: Path, name: str) -> None:
+    coords = {
+        "kind": ("x", pd.Categorical(["a", None])),
+        "count": ("x", pd.array([1, None], "Int64")),
+        "day": datetime.date(2020, 1, 1),
+        "time": ("x", np.array([pd.Timestamp("2020-01-01T01:00", tz="Etc/GMT-1")] * 2, object)),
+    }
+    write_raster(xr.DataArray(np.ones((2, 2)), coords, ("y", "x"), "a"), tmp_path / name)
+    if name == "x.tif":  # which holds no such coordinates
+        return
+    with xr.open_dataset(tmp_path / name, engine="netcdf4" if name == "x.nc" else "zarr") as found:
+        assert found["kind"].values.tolist() == ["a", ""]
+        np.testing.assert_array_equal(found["count"], [1, np.nan])
+        assert found["day"].item() == found["time"].values[1].item()
+        assert str(found["time"].values[0])[:16] == "2020-01-01T00:00"
 
 
 def test_levels_of_an_index_become_coordinates(tmp_path: Path) -> None:
