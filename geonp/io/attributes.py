@@ -17,7 +17,7 @@ import xarray as xr
 from rasterio import Affine
 from xarray.indexes import PandasMultiIndex
 
-from geonp.errors import warn
+from geonp.errors import OutputError, warn
 
 # The netCDF library keeps these for itself, and HDF5 tools write them.
 _RESERVED = {
@@ -63,6 +63,17 @@ def with_storable_names(ds: xr.Dataset) -> xr.Dataset:
         for key in _NAMING & set(da.attrs):
             da.attrs[key] = " ".join(names.get(name, name) for name in str(da.attrs[key]).split())
     return ds
+
+
+def require_storable(ds: xr.Dataset) -> None:
+    """Raise OutputError for a variable of objects that NetCDF and Zarr cannot hold, such as ``metpy_crs`` of MetPy."""
+    for name, variable in ds.variables.items():
+        items = variable.values.ravel().tolist() if variable.dtype.kind == "O" and variable._in_memory else []
+        if not _are_alike(items):
+            raise OutputError(
+                f"{name!r} holds objects of Python, which NetCDF and Zarr cannot hold: got {type(items[0]).__name__}, "
+                f"expected numbers, times or texts. Leave it out: ds.drop_vars({name!r})."
+            )
 
 
 def with_texts(ds: xr.Dataset) -> xr.Dataset:

@@ -21,7 +21,7 @@ from pyproj import CRS
 from rasterio.errors import RasterioError
 
 from geonp.errors import GeonpError, InputError, OutputError, reason, warn
-from geonp.io.attributes import storable, with_storable_names, with_texts
+from geonp.io.attributes import require_storable, storable, with_storable_names, with_texts
 from geonp.io.conventions import with_conventions
 from geonp.io.geotiff import DRIVERS, creation_options_of, transform, write_geotiff
 from geonp.io.journal import Journal
@@ -167,6 +167,7 @@ def written(
     ds = for_files(ds, grid)
     if path.suffix.lower() not in _GEOTIFF:
         warn_of_tags(ds)
+        require_storable(ds)
         ds = with_storable_names(ds)
     with _replacing(path, overwrite=overwrite) as temporary:
         if path.suffix.lower() == ".zarr":

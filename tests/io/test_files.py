@@ -675,6 +675,16 @@ def test_coordinates_of_pandas_and_python_become_what_files_hold(tmp_path: Path,
         assert str(found["time"].values[0])[:16] == "2020-01-01T00:00"
 
 
+@pytest.mark.parametrize("name", ["x.nc", "x.zarr"])
+def test_coordinates_that_no_file_holds_are_named(tmp_path: Path, name: str) -> None:
+    """As the projection that MetPy adds."""
+    da = xr.DataArray(np.ones((2, 2)), {"metpy_crs": ((), np.array(Path(), object))}, ("y", "x"), "a")
+    with pytest.raises(OutputError, match=r"'metpy_crs' holds objects of Python.*ds.drop_vars\('metpy_crs'\)"):
+        write_raster(da, tmp_path / name)
+    assert not (tmp_path / name).exists()
+    write_raster(da, tmp_path / "x.tif")
+
+
 def test_levels_of_an_index_become_coordinates(tmp_path: Path) -> None:
     da = xr.DataArray(np.ones((2, 2, 2)), {"year": ("k", [1, 2]), "month": ("k", [3, 4])}, ("k", "y", "x"), "a")
     write_raster(da.set_index(k=["year", "month"]), tmp_path / "x.nc")
