@@ -17,7 +17,7 @@ from pandas.tseries.frequencies import to_offset
 from geonp.errors import InputError, warn
 from geonp.raster.arrays import Array, BoolArray, IntArray
 from geonp.raster.dates import dates_of_numbers
-from geonp.raster.positions import positions
+from geonp.raster.positions import periods, positions
 
 _TIME = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?)?)?")
 """A time or its first parts."""
@@ -51,6 +51,12 @@ class Times:
         if self.values.dtype.kind in "MO":
             return positions(xr.DataArray(self.values, {"time": self.values}, ("time",)), "time")
         return tuple(self.values.astype(np.float64).tolist())
+
+    def periods(self) -> tuple[float, ...]:
+        """The periods that the times span, in the units of their positions; none of times that are numbers."""
+        if self.values.dtype.kind not in "MO":
+            return ()
+        return periods(xr.DataArray(self.values, {"time": self.values}, ("time",)), "time")
 
     def at(self, rows: IntArray) -> Times:
         """The times of some rows."""

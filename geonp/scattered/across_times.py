@@ -1,8 +1,7 @@
 """Measurements of several times: a field for each, which profits from those of the times around it.
 
-A station that has no measurement today is known from its other days: from what is usual there, and from yesterday.
-Means of the nearest times, over short and long windows, are covariates of a time, as elevation would be. Where a place
-has no measurement, its value in the field of that time alone stands in, with its standard error.
+A station that has no measurement today is known from its other days: those of a network are one process in space and
+time, see :mod:`geonp.scattered.networks`.
 
 Swaths and drifting buoys measure other places each time. All other measurements of the window make one field, and the
 differences of a time from it another: their sum is the prediction.
@@ -12,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,32 +32,26 @@ from geonp.scattered.targets import Target, of_places
 class TimeSettings:
     """Settings of the use of other times, chosen on two months of 1991 of daily maxima at stations."""
 
-    windows: tuple[int, ...] = (2, 8, 32)
-    """Numbers of nearest times whose means are covariates. With the eight alone, CRPS was 5 % higher."""
     together: int = 16
     """Number of times that are predicted together at places: their tiles share batches."""
     most_places: int = 2**18
     """Largest number of places of these times."""
-    better: tuple[float, float] = (0.6, 0.2)
-    """Ratios to the standard error of the time itself between which the weight of other times rises to 1, of the
-    standard error of their mean beyond that which it has at the measurements. A regression on it holds where it is as
-    certain as there: at other days of a station, or where swaths of other days are as near as to those of the day."""
-    usual: float = 0.25
-    """Quantile of the standard errors of that mean at the measurements which is their usual one."""
     fixed: float = 0.5
-    """Smallest share of the places of a time that are measured at other times, too, in a fixed network."""
+    """Smallest share of measurements whose places are measured at other times, too, in a network."""
+    most_stations: int = 2**14
+    """Largest number of places of a network, which takes more time for each than swaths do."""
     pooled: int = 8
     """Number of nearest times whose measurements make one field where places move."""
     power: int = 4
-    """Elsewhere the weights are as these powers of the inverse standard errors of both. With a threshold alone, fields
-    had edges of up to 4 K over the pole, where the swaths of all days end at one place."""
+    """The weights of the field of a time alone and of that of other times are as these powers of the inverse standard
+    errors. With a threshold, fields had edges of up to 4 K over the pole, where the swaths of all days end at one
+    place."""
+    few: float = 4.0
+    """A standard error from the measurements of one time of a network is multiplied by one plus this number over that
+    of these measurements: it does not say how little they tell about their covariance."""
     changes: float = 0.1
     """Range of a covariate at a place, relative to the standard deviation of all its values, above which it changes in
     time. Smaller ranges are corrections, as of the elevation of a station."""
-    least_change: float = 1e-6
-    """Smallest mean square of the change from one time to another, relative to the variance of the measurements."""
-    steps: int = 10
-    """Number of steps in which the change is estimated."""
 
 
 ACROSS_TIMES = TimeSettings()
@@ -132,6 +126,8 @@ class Moments:
         Covariates there.
     positions : tuple of float
         Positions of the times.
+    periods : tuple of float
+        Periods that these span.
     """
 
     parts: list[Observations]
@@ -139,6 +135,7 @@ class Moments:
     places: Target
     layers: Sequence[Layer]
     positions: tuple[float, ...]
+    periods: tuple[float, ...]
 
     @classmethod
     def of(cls, parts: Sequence[Observations], times: Times) -> Moments:
@@ -153,11 +150,20 @@ class Moments:
             )
         ends = np.cumsum([len(part.xy) for part in parts])[:-1]
         places = of_places(xy[first], geographic=geographic)
-        return cls(list(parts), np.split(station, ends), places, layers, times.positions())
+        return cls(list(parts), np.split(station, ends), places, layers, times.positions(), times.periods())
 
     def usable(self, time: int, job: FillJob) -> bool:
-        """Whether a time has enough measurements for a field."""
-        return self.parts[time].values.size >= job.predictor.neighbourhood.min_context
+        """Whether a time has enough measurements for a field, which in a network differ."""
+        values = self.parts[time].values
+        enough = values.size >= job.predictor.neighbourhood.min_context
+        return enough and not (self.network and values.min() == values.max())
+
+    @cached_property
+    def network(self) -> bool:
+        """Whether most places are measured at several times, and are not too many."""
+        count = np.bincount(np.concatenate(self.stations))
+        again = count[count > 1].sum() >= ACROSS_TIMES.fixed * count.sum()
+        return bool(again) and len(self.parts) > 1 and len(count) <= ACROSS_TIMES.most_stations
 
 
 def steady(layer: Layer, number: IntArray, places: int) -> Layer:

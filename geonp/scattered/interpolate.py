@@ -208,16 +208,16 @@ def _results(
     limits = bounds_of(options.bounds, variables)
     out: list[xr.Dataset] = []
     for name, variable in zip(table.values, variables, strict=True):
-        parts = _observations(table, name, covariates, errors, asked, target, job)
-        wanted_parts = parts if asked is None else [parts[time] for time in asked.wanted]
-        _warn_of_constants(name, wanted_parts, job.predictor.neighbourhood.min_context)
+        parts = _observations(table, name, covariates, errors, asked, target, job.seed)
+        moments = None if asked is None else Moments.of(parts, asked.times)
+        _check(name, parts, asked, moments, job.predictor.neighbourhood.min_context)
         warping = fitted(_samples(parts), *limits[name]) if name in limits else None
         parts, job = [_latent(part, warping) for part in parts], job.drawing(name, warping)
-        if asked is None:
+        if asked is None or moments is None:
             part = predicted(target, parts[0], there, job)
         else:
             shown = None if progress is None else partial(_shown, progress, len(out), len(variables))
-            part = predicted_across(asked, Moments.of(parts, asked.times), target, there, job, shown)
+            part = predicted_across(asked, replace(moments, parts=parts), target, there, job, shown)
         out.append(_dataset(variable, part, warping, len(table.xy), card, options))
     merged = xr.merge(out, combine_attrs="override", compat="identical", join="exact")
     return merged.assign_attrs(said(options, limits))
@@ -287,32 +287,18 @@ def _observations(
     errors: Float64Array | None,
     asked: Asked | None,
     target: Target,
-    job: FillJob,
+    seed: int,
 ) -> list[Observations]:
     """The measurements of a column at each time, with their covariates and known errors."""
     usable = table.usable(name)
     every = [usable]
     if asked is not None:
         every = [usable & (asked.times.of_rows == time) for time in range(len(asked.times.values))]
-    least, counts = job.predictor.neighbourhood.min_context, np.array([np.count_nonzero(rows) for rows in every])
-    if counts.max() < least:
-        at_a_time, way_out = "", ""
-        if asked is not None:
-            at_a_time, way_out = " at any time", "; longer periods have more: every=... (--every)"
-        raise InputError(
-            f"column {name!r} has {counts.max()} measurements with a finite value and place{at_a_time}, expected "
-            f"at least {least}, as standard errors need{way_out}"
-        )
-    if asked is not None and (few := int((counts[asked.wanted] < least).sum())):
-        warn(
-            f"column {name!r} has fewer than {least} measurements at {few} of {asked.wanted.size} times, left empty. "
-            "Periods of several times, such as every='1D' (--every 1D), have more."
-        )
-    if lost := np.count_nonzero(usable) - counts.sum():
+    if lost := np.count_nonzero(usable) - sum(map(np.count_nonzero, every)):
         warn(f"column {name!r} has {lost} measurements without a time, which are not used.")
     return [
         replace(
-            _at_places(table, name, rows, target.geographic, job.seed),
+            _at_places(table, name, rows, target.geographic, seed),
             covariates=tuple(one.layer(rows) for one in covariates),
             errors=None if errors is None else errors[rows],
         )
@@ -327,12 +313,32 @@ def _at_places(table: Table, name: str, rows: BoolArray, geographic: bool, seed:
     return Observations(table.xy[rows], values, geographic, seed)
 
 
-def _warn_of_constants(name: str, parts: Sequence[Observations], least: int) -> None:
-    """Warn of fields whose measurements are all equal, which say nothing about how values vary."""
-    used = [part.values for part in parts if part.values.size >= least]
-    same = [values[0] for values in used if values.min() == values.max()]
+def _check(name: str, parts: Sequence[Observations], asked: Asked | None, moments: Moments | None, least: int) -> None:
+    """Check that a column has enough measurements; warn of times that stay empty, and of equal measurements.
+
+    Those of a network count together.
+    """
+    used, most = [part.values for part in parts], max(part.values.size for part in parts)
+    where, way_out = "", ""
+    if moments is not None and moments.network:
+        used, most, where = [np.concatenate(used)], len(moments.places.y), " in different places"
+    elif asked is not None:
+        where, way_out = " at any time", "; longer periods have more: every=... (--every)"
+        used = [used[time] for time in asked.wanted]
+    if most < least:
+        raise InputError(
+            f"column {name!r} has {most} measurements with a finite value and place{where}, expected at least {least}, "
+            f"as standard errors need{way_out}"
+        )
+    enough = [values for values in used if values.size >= least]
+    if few := len(used) - len(enough):
+        warn(
+            f"column {name!r} has fewer than {least} measurements at {few} of {len(used)} times, left empty. "
+            "Periods of several times, such as every='1D' (--every 1D), have more."
+        )
+    same = [values[0] for values in enough if values.min() == values.max()]
     if same:
-        times = f" at {len(same)} of {len(parts)} times" if len(parts) > 1 else ""
+        times = f" at {len(same)} of {len(used)} times" if len(used) > 1 else ""
         shown = ", ".join(f"{value:g}" for value in sorted(set(same))[:3])
         warn(
             f"all measurements of {name!r} are equal{times} ({shown}), and so are the predictions, with standard "

@@ -84,12 +84,12 @@ def answered(questions: Sequence[Question], job: FillJob) -> list[StructArray]:
         return []
     ends = np.cumsum([len(one.places) for one in questions])
     largest = max((one.observations for one in questions), key=lambda observations: len(observations.xy))
-    fitting = _fitting(job, largest)
+    fitting, n_context = _fitting(job, largest), job.predictor.neighbourhood.n_context
 
     def tiles() -> Iterator[Tile]:
         for one, end in zip(questions, ends, strict=True):
             layers = [a.joined(b) for a, b in zip(one.observations.covariates, one.covariates, strict=True)]
-            for part in _parts(one.observations, one.places, job):
+            for part in parts_of(one.observations, one.places, n_context):
                 tile, _ = _with_context(one.observations, one.places, part, layers, fitting)
                 yield replace(tile, targets=tile.targets + end - len(one.places))
 
@@ -132,11 +132,12 @@ def _block(
 ) -> StructArray:
     """The results of one chunk of a lazy grid; `arrays` are values and errors of the covariates."""
     places, flat = crossed(y[:, 0], x[0]), (array.ravel() for array in arrays)
+    n_context = job.predictor.neighbourhood.n_context
     covariates = [
         replace(layer, values=next(flat), errors=None if layer.errors is None else next(flat))
         for layer in observations.covariates
     ]
-    total = _predict(observations, places, covariates, _parts(observations, places, job), job)
+    total = _predict(observations, places, covariates, parts_of(observations, places, n_context), job)
     return _with_samples(total, observations, places, covariates, job).reshape(len(y), x.shape[1])
 
 
@@ -149,7 +150,7 @@ def _predict_in_parallel(
     observations: Observations, places: Float64Array, covariates: Sequence[Layer], job: FillJob
 ) -> Float64Array:
     """The sums of :func:`_predict`, with a dask task for each band of neighbouring parts."""
-    parts = _parts(observations, places, job)
+    parts = parts_of(observations, places, job.predictor.neighbourhood.n_context)
     held = delayed(observations, pure=False)
     edges = np.linspace(0, len(parts), min(len(parts), INTERPOLATION.tasks_per_core * CPU_COUNT) + 1).astype(int)
     tasks, near = [], []
@@ -206,7 +207,7 @@ def _with_samples(
     layers = [layer.joined(there) for layer, there in zip(observations.covariates, covariates, strict=True)]
     tiles = (
         (part.frame, *_with_context(observations, places, part, layers, job))
-        for part in _parts(observations, places, job, shared=False)
+        for part in parts_of(observations, places, job.predictor.neighbourhood.n_context, shared=False)
     )
     draw_samples(result, tiles, places, observations, job)
     return result
@@ -216,14 +217,13 @@ def _near(places: Float64Array, tile: Tile) -> str:
     return f"around x, y = {tuple(places[tile.targets[0]].tolist())}"
 
 
-def _parts(observations: Observations, places: Float64Array, job: FillJob, *, shared: bool = True) -> list[Part]:
+def parts_of(observations: Observations, places: Float64Array, n_context: int, *, shared: bool = True) -> list[Part]:
     """The tiles that predict at `places` ``(n, 2)``; the targets of each fit into a forward pass.
 
     Unless `shared`, squares with the same context are read one by one.
     """
     squares = sorted(squares_of(observations, _bounds(places)), key=lambda square: (square.y, square.x))
     covered, distance = grouped(places, squares, observations.geographic), observations.distance(places)
-    n_context = job.predictor.neighbourhood.n_context
     frames = frames_of(observations, squares, n_context) if shared else squares
     weights: dict[Square, Float64Array] = {}
     for square, frame, index in zip(squares, frames, covered, strict=True):

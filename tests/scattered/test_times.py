@@ -59,7 +59,7 @@ def test_a_covariate_that_changes_is_that_of_the_time(stations: pd.DataFrame) ->
     np.testing.assert_array_equal(steady(replace(layer, classes=True), of_places, 2).values, [np.nan, np.nan])
 
 
-def test_of_a_fixed_network_each_map_is_that_of_its_measurements(stations: pd.DataFrame) -> None:
+def test_times_to_predict_are_given_as_dates_months_and_years(stations: pd.DataFrame) -> None:
     at = geonp.lattice((0, 0, 12, 12), 3)
     assert times_of(stations["date"]).within(["2020-07-02", "2020-07", "2020"], "at_times")[0] == 1
     hours = times_of(pd.Series(pd.date_range("2019-12-31T12:00", periods=5, freq="6h")))
@@ -67,9 +67,8 @@ def test_of_a_fixed_network_each_map_is_that_of_its_measurements(stations: pd.Da
     maps = geonp.interpolate(stations, at, time="date", at_times=["2020-07-02", datetime.date(2020, 7, 4)])
     assert maps["value"].dims == ("date", "y", "x")
     np.testing.assert_array_equal(maps["date"], DAYS[[1, 3]])
-    alone = geonp.interpolate(stations[stations["date"] == DAYS[3]].drop(columns="date"), at)
-    np.testing.assert_allclose(maps["value"][1], alone["value"], rtol=1e-6)
-    np.testing.assert_allclose(maps["value_standard_error"][1], alone["value_standard_error"], rtol=1e-6)
+    # another place has a level of its own, of standard deviation 3
+    assert 2 < float(maps["value_standard_error"].mean()) < 4
     with pytest.raises(InputError, match="at_times has no entries"):
         geonp.interpolate(stations, at, time="date", at_times=[])
 
@@ -157,10 +156,10 @@ def test_what_other_days_measured_is_known(width: float, grid: bool) -> None:
     """A narrow swath a day over a field whose level changes by 0.5; those of width 6 have no place in common."""
     x, y = (a.ravel() for a in np.meshgrid(np.arange(0, 60, 2.0), np.arange(0, 20, 2.0)))
     truth, across = 10 * np.sin(x / 8) + np.cos(y / 6), x - y / 2
-    values = truth + 0.1 * np.random.default_rng(0).standard_normal(len(x))
+    noise = 0.1 * np.random.default_rng(0).standard_normal((5, len(x)))
     swaths = [np.abs(across - 12 * day) < width for day in range(5)]
     rows = pd.concat(
-        pd.DataFrame({"date": DAYS[day], "x": x[seen], "y": y[seen], "value": values[seen] + 0.5 * day})
+        pd.DataFrame({"date": DAYS[day], "x": x[seen], "y": y[seen], "value": (truth + noise[day])[seen] + 0.5 * day})
         for day, seen in enumerate(swaths)
     )
     far = np.abs(across) > width + 1
@@ -184,22 +183,43 @@ def test_too_few_measurements_of_other_places_are_no_field() -> None:
     np.testing.assert_allclose(found["value"], np.sin(5 / 3), atol=0.1)
 
 
-def test_times_with_few_measurements_stay_empty_but_are_used(stations: pd.DataFrame) -> None:
+def test_a_network_is_known_at_times_with_few_measurements(stations: pd.DataFrame) -> None:
     few = stations[(stations["date"] != DAYS[2]) | (stations.index % 12 == 0)]
-    at = geonp.lattice((0, 0, 12, 12), 4)
-    with pytest.warns(UserWarning, match="fewer than 4 measurements at 1 of 1 times, left empty"):
-        found = geonp.interpolate(few, at, time="date", at_times=["2020-07-03"])
-    assert np.isnan(found["value"]).all()
-    assert (found["value_fill_flag"] == 2).all()
+    hidden = stations[~stations.index.isin(few.index)]
+    found = geonp.interpolate(few, hidden.drop(columns="value"), values="value", time="date")
+    error = found["value"].values - hidden["value"].to_numpy()
+    # the level of the day is known from two stations, to about 0.1
+    assert np.sqrt(np.mean(error**2)) < 0.4
+    assert 0.1 < found["value_standard_error"].min() < found["value_standard_error"].max() < 0.6
+    assert (found["value_fill_flag"] == 1).all()
+    with pytest.raises(InputError, match="3 measurements with a finite value and place in different places, expected"):
+        geonp.interpolate(stations[stations.groupby(["x", "y"]).ngroup() < 3], hidden, values="value", time="date")
+
+
+def test_times_of_moving_places_with_few_measurements_stay_empty() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(0, 10, (2, 42))
+    rows = pd.DataFrame({"date": DAYS[[0] * 40 + [1] * 2], "x": x, "y": y, "value": np.sin(x / 3)})
+    with pytest.warns(UserWarning, match="fewer than 4 measurements at 1 of 2 times, left empty"):
+        found = geonp.interpolate(rows, geonp.lattice((0, 0, 12, 12), 4), time="date")
+    assert np.isnan(found["value"][1]).all()
+    assert (found["value_fill_flag"][1] == 2).all()
 
 
 def test_equal_measurements_are_said_to_tell_nothing_about_errors(stations: pd.DataFrame) -> None:
+    at = geonp.lattice((0, 0, 12, 12), 6)
     dry = stations.assign(value=stations["value"].where(stations["date"] != DAYS[1], 0.0))
-    with pytest.warns(UserWarning, match=r"'value' are equal at 1 of 2 times \(0\), .* with standard errors of 0"):
-        found = geonp.interpolate(dry, geonp.lattice((0, 0, 12, 12), 6), time="date", at_times=DAYS[:2])
-    assert (found["value_standard_error"].sel(date=DAYS[1]) < 1e-6).all()
+    # other days tell how values differ
+    assert (geonp.interpolate(dry, at, time="date", at_times=DAYS[1:2])["value_standard_error"] > 0.5).all()
+    with pytest.warns(UserWarning, match=r"'value' are equal \(0\), .* with standard errors of 0"):
+        found = geonp.interpolate(stations.assign(value=0.0), at, time="date", at_times=DAYS[:2])
+    assert (found["value_standard_error"] < 1e-6).all()
+    assert (found["value"] == 0).all()
     with pytest.warns(UserWarning, match=r"'value' are equal \(0\)"):
-        geonp.interpolate(dry[dry["date"] == DAYS[1]], geonp.lattice((0, 0, 12, 12), 6), values="value")
+        geonp.interpolate(dry[dry["date"] == DAYS[1]], at, values="value")
+    moving = dry.assign(x=np.random.default_rng(0).uniform(0, 12, len(dry)))
+    with pytest.warns(UserWarning, match=r"'value' are equal at 1 of 2 times \(0\)"):
+        geonp.interpolate(moving, at, values="value", time="date", at_times=DAYS[:2])
 
 
 @pytest.mark.parametrize(
