@@ -75,6 +75,7 @@ bench-classes: $(STAMP)
 
 bench-station-days: $(STAMP)
 	$(BIN)/python benchmarks/station_days.py
+	$(BIN)/python benchmarks/networks.py
 
 bench-with-points: $(STAMP)
 	$(BIN)/python benchmarks/with_points.py

@@ -65,7 +65,7 @@ class ProcessSettings:
     """Median of the variance of the noise."""
     same: float = 1e-6
     """Places that are less than this apart, relative to the median distance, are the same."""
-    iterations: int = 30
+    iterations: int = 15
     """Largest number of steps of the optimiser."""
     jitter: float = 1e-6
     """Keeps matrices positive definite."""

@@ -117,10 +117,11 @@ def interpolate(
         time, a depth or another column whose entries recur. With ``"mean"``, a Dataset may also have dimensions such as
         stations and times.
     time : str, optional
-        Column of times: ISO 8601 texts, datetimes or numbers. Each time gets its own field, from its measurements and,
-        where these are more informative, from those of the 32 nearest times. A Dataset may then have dimensions such as
-        stations and times, and the table `at` may have a column of this name: its locations are predicted at these
-        times. Times with fewer than four measurements stay empty.
+        Column of times: ISO 8601 texts, datetimes or numbers. Each time gets its own field, from its measurements and
+        from those of other times: of a network of stations, which need not measure at all times, or of swaths and
+        drifting buoys, of which times with fewer than four measurements stay empty. A Dataset may then have dimensions
+        such as stations and times, and the table `at` may have a column of this name: its locations are predicted at
+        these times.
     at_times : sequence, optional
         Times of the table to predict; a year, a month or a day as text stands for all times in it, and a range
         ``"1990-07-01/1990-07-10"`` or ``"1990-07/1990-09/7D"`` for all times, or every seventh day, from its first to

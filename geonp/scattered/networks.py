@@ -21,12 +21,12 @@ from scipy.spatial.distance import cdist, pdist
 from geonp.inference.censoring import uncensored
 from geonp.inference.covariates import Layer, columns
 from geonp.inference.kernel import FillJob, result_dtype
-from geonp.inference.space_time import Conditioned, Data, SpaceTimeCovariance, fit
+from geonp.inference.space_time import PROCESS, Conditioned, Data, SpaceTimeCovariance, fit
 from geonp.inference.stitching import blended
 from geonp.inference.warping import Warping
 from geonp.raster.arrays import Float64Array, FloatArray, IntArray, StructArray
 from geonp.raster.metadata import FillFlag
-from geonp.scattered.across_times import Moments
+from geonp.scattered.across_times import ACROSS_TIMES, Moments
 from geonp.scattered.prediction import INTERPOLATION, limited, parts_of
 from geonp.scattered.squares import Observations, along_curve, embed, middle_of, project, square_context
 from geonp.scattered.targets import Target, crossed
@@ -45,12 +45,13 @@ class NetworkSettings:
     """Share of the nearest times that have the same context."""
     range: int = 8
     """Width of that range, relative to the number of times."""
-    fitted: int = 400
-    """Number of measurements of each group that determines the covariance."""
-    groups: int = 3
-    """Number of these groups, which are spread over the times."""
-    together: int = 24
-    """Number of stations of a group."""
+    fitted: int = 800
+    """Number of measurements of each group that determines the covariance. With 400, standard errors were a fifth too
+    large in winter."""
+    groups: int = 2
+    """Number of these groups, which are spread over places and times."""
+    together: int = 80
+    """Number of neighbouring stations of a group."""
     least_times: int = 4
     """Least number of times that a time is predicted from."""
     least_change: float = 1e-3
@@ -121,27 +122,39 @@ class Network:
         values = np.result_type(np.float32, *(part.values.dtype for part in self.parts))
         return result_dtype(values, self.job)
 
-    def fields(self, target: Target) -> Callable[[int, Sequence[Layer]], Any]:
-        """The function of a time and of the covariates there whose results are the fields at all places of a target.
+    def fields(self, target: Target) -> Callable[[int, Sequence[Layer], Any], Any]:
+        """The function whose results are those of :meth:`at` at all places of a target, lazy on a lazy grid.
 
-        They are as of :func:`~geonp.scattered.prediction.predicted`.
+        Its parameters are a time, the covariates there, and the field of the time alone or None.
         """
         chunks = target.template.chunks
         if chunks is None:
-            return lambda time, layers: self.at(target.places, time, layers).reshape(target.template.shape)
+            shape = target.template.shape
+            return lambda time, covariates, alone: self.at(
+                target.places, time, covariates, None if alone is None else alone.ravel()
+            ).reshape(shape)
         rows, cols = (da.from_array(a, chunks=c) for a, c in zip((target.y, target.x), chunks, strict=True))
         held = delayed(_with_parameters, pure=False)(self)
 
-        def field(time: int, layers: Sequence[Layer]) -> Any:
-            arrays = [array for layer in layers for array in (layer.values, layer.errors) if array is not None]
-            plain = [replace(a, values=np.empty(0), errors=None if a.errors is None else np.empty(0)) for a in layers]
-            places = rows[:, None], cols[None, :]
-            return da.map_blocks(_block, *places, held, time, plain, *arrays, dtype=self._dtype, chunks=chunks)
+        def field(time: int, covariates: Sequence[Layer], alone: Any) -> Any:
+            arrays = [array for layer in covariates for array in (layer.values, layer.errors) if array is not None]
+            plain = [
+                replace(a, values=np.empty(0), errors=a.errors if a.errors is None else np.empty(0)) for a in covariates
+            ]
+            parts = [rows[:, None], cols[None, :], *arrays, *([] if alone is None else [alone])]
+            return da.map_blocks(
+                _block, *parts, network=held, time=time, layers=plain, dtype=self._dtype, chunks=chunks
+            )
 
         return field
 
-    def at(self, places: Float64Array, time: int, covariates: Sequence[Layer]) -> StructArray:
-        """Results ``(n,)`` of a time at places ``(n, 2)``, with the covariates there."""
+    def at(
+        self, places: Float64Array, time: int, covariates: Sequence[Layer], alone: StructArray | None = None
+    ) -> StructArray:
+        """Results ``(n,)`` of a time at places ``(n, 2)``, with the covariates there.
+
+        They are averaged with those `alone`, from the measurements of the time, but at the places of the network.
+        """
         total = np.zeros((4, len(places)))
         known, there = self._columns(covariates, len(places))
         for stations, index, weights in self._frames(places):
@@ -152,7 +165,13 @@ class Network:
         for name, values in zip(("value", "standard_error", "tail"), blended(total), strict=True):
             out[name] = values
         out["flag"] = FillFlag.FILLED
-        return limited(out, self.parts[time], places, self.job)
+        out = limited(out, self.parts[time], places, self.job)
+        if alone is None:
+            return out
+        averaged = mixed(alone, out, 1 + ACROSS_TIMES.few / self.parts[time].values.size)
+        here = self.stations.tree.query(embed(places, self.stations.geographic))[0] < PROCESS.same * self._length
+        averaged[here] = out[here]
+        return averaged
 
     def _frames(self, places: Float64Array) -> Iterator[tuple[IntArray, IntArray, Float64Array]]:
         """Stations that are seen together, and the places that are predicted from them, with blending weights."""
@@ -220,7 +239,7 @@ class Network:
         scale = math.sqrt(square / freedom) if freedom else 0.0
         scale = max(scale, NETWORK.least_change * float(np.std(self._values)))
         step = float(np.median(np.diff(np.unique(self._positions))))
-        units = _Units(float(self._values.mean()), scale, self._length(), step)
+        units = _Units(float(self._values.mean()), scale, self._length, step)
         if scale == 0:
             return units, None
         known, _ = self._columns([layer.at(np.arange(0)) for layer in self._layers], 0)
@@ -228,6 +247,7 @@ class Network:
         level = float(np.var(values.mean())) / scale**2
         return units, fit(groups, [period / units.step for period in self._periods], level)
 
+    @cached_property
     def _length(self) -> float:
         """Median distance of stations, of some if there are many."""
         some = np.linspace(0, len(self.stations.xy) - 1, min(len(self.stations.xy), 512)).round().astype(int)
@@ -238,14 +258,12 @@ class Network:
         return along_curve(_offset(self.stations), self.stations.values)
 
     def _groups(self) -> list[IntArray]:
-        """Groups of measurements that determine the covariance, of stations near each other and far apart in turns."""
-        order = self._along_curve()
+        """Groups of measurements that determine the covariance."""
+        order, found = self._along_curve(), []
         n, together = len(order), min(len(order), NETWORK.together)
-        spread = order[np.linspace(0, n - 1, together).round().astype(int)]
-        found = []
-        for group, at in enumerate(np.linspace(0, 1, 2 * NETWORK.groups + 1)[1::2]):
+        for at in np.linspace(0, 1, 2 * NETWORK.groups + 1)[1::2]:
             first = round(at * (n - together))
-            chosen = np.sort(spread if group % 2 else order[first : first + together])
+            chosen = np.sort(order[first : first + together])
             times = np.unique(self._time[np.isin(self._station, chosen)])
             rows = self._around(chosen, int(times[round(at * (times.size - 1))]), NETWORK.fitted)
             if rows.size == len(self._values):
@@ -288,14 +306,14 @@ def _with_parameters(network: Network) -> Network:
 
 
 def _block(
-    y: Float64Array, x: Float64Array, network: Network, time: int, layers: Sequence[Layer], *arrays: Float64Array
+    y: Float64Array, x: Float64Array, *arrays: Any, network: Network, time: int, layers: Sequence[Layer]
 ) -> StructArray:
-    """The results of one chunk of a lazy grid; `arrays` are values and errors of the covariates."""
+    """The results of one chunk of a lazy grid, from values and errors of the covariates, and the field alone if any."""
     flat = (array.ravel() for array in arrays)
     covariates = [
         replace(layer, values=next(flat), errors=None if layer.errors is None else next(flat)) for layer in layers
     ]
-    return network.at(crossed(y[:, 0], x[0]), time, covariates).reshape(len(y), x.shape[1])
+    return network.at(crossed(y[:, 0], x[0]), time, covariates, next(flat, None)).reshape(len(y), x.shape[1])
 
 
 def _offset(observations: Observations) -> Float64Array:
@@ -317,3 +335,21 @@ def _without_piles(part: Observations, warping: Warping | None) -> tuple[Float64
         if found is not None:
             errors[group] = found + np.where(found > 0, 0.0, errors[group])
     return values, errors
+
+
+def mixed(alone: StructArray, across: StructArray, factor: float = 1.0) -> StructArray:
+    """Weighted means of two fields, without an edge where one becomes better than the other.
+
+    Standard errors of the first are multiplied by `factor`. That of the mean is the mean of both, because the errors of
+    one place are correlated.
+    """
+    first = alone.copy()
+    first["standard_error"] *= factor
+    own, other = (field["standard_error"].astype(np.float64) ** ACROSS_TIMES.power for field in (first, across))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        weight = np.nan_to_num(own / (own + other))
+    for name in ("value", "standard_error", "tail"):
+        # the exact values at both ends, also where one of them is not finite
+        both = (1 - weight) * first[name] + weight * across[name]
+        first[name] = np.where(weight == 0, first[name], np.where(weight == 1, across[name], both))
+    return first

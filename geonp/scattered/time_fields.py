@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import dask.array as da
@@ -16,7 +16,7 @@ from geonp.inference.stack import beside
 from geonp.raster.arrays import IntArray, StructArray
 from geonp.raster.metadata import FillFlag
 from geonp.scattered.across_times import ACROSS_TIMES, Asked, Moments
-from geonp.scattered.networks import Network
+from geonp.scattered.networks import Network, mixed
 from geonp.scattered.prediction import Question, answered, predicted
 from geonp.scattered.squares import Observations
 from geonp.scattered.targets import Target, of_places
@@ -59,8 +59,7 @@ def _on_grid(
         part = moments.parts[time]
         own = predicted(target, part, layers, job) if moments.usable(time, job) else None
         if fields is not None:
-            across = fields(time, layers)
-            yield [across if own is None else _blockwise(_of_network(part), target, own, across)]
+            yield [fields(time, layers, own)]
         elif own is None:
             yield [_empty(target, part)]
         elif window := _pooled_times(moments, time, job):
@@ -95,8 +94,8 @@ def _at_places(
         for time in times:
             part, places = moments.parts[time], target.places[rows[time]]
             if network is not None:
-                across = network.at(places, time, [layer.at(rows[time]) for layer in layers])
-                out[time] = _of_network(part)(out[time], across) if time in out else across
+                there = [layer.at(rows[time]) for layer in layers]
+                out[time] = network.at(places, time, there, out.get(time))
             elif time not in out:
                 out[time] = _empty(of_places(places, geographic=target.geographic), part)
         yield [out[time] for time in times]
@@ -159,7 +158,7 @@ def _summed(alone: StructArray, others: StructArray, changed: StructArray) -> St
     across = changed.copy()
     across["value"] = others["value"] + changed["value"]
     across["standard_error"] = np.hypot(others["standard_error"], changed["standard_error"])
-    return _mixed(alone, across)
+    return mixed(alone, across)
 
 
 def _blockwise(function: Callable[..., Any], target: Target, *fields: Any) -> Any:
@@ -167,29 +166,6 @@ def _blockwise(function: Callable[..., Any], target: Target, *fields: Any) -> An
     if target.template.chunks is None:
         return function(*fields)
     return da.map_blocks(function, *fields, dtype=fields[0].dtype)
-
-
-def _of_network(part: Observations) -> Callable[[StructArray, StructArray], StructArray]:
-    """The mean of the fields of a time alone, with these measurements, and of the process of its network."""
-    return partial(_mixed, factor=1 + ACROSS_TIMES.few / part.values.size)
-
-
-def _mixed(alone: StructArray, across: StructArray, factor: float = 1.0) -> StructArray:
-    """Weighted means of two fields, without an edge where one becomes better than the other.
-
-    Standard errors of the first are multiplied by `factor`. That of the mean is the mean of both, because the errors of
-    one place are correlated.
-    """
-    first = alone.copy()
-    first["standard_error"] *= factor
-    own, other = (field["standard_error"].astype(np.float64) ** ACROSS_TIMES.power for field in (first, across))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        weight = np.nan_to_num(own / (own + other))
-    for name in ("value", "standard_error", "tail"):
-        # the exact values at both ends, also where one of them is not finite
-        both = (1 - weight) * first[name] + weight * across[name]
-        first[name] = np.where(weight == 0, first[name], np.where(weight == 1, across[name], both))
-    return first
 
 
 def _empty(target: Target, part: Observations) -> Any:
