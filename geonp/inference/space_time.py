@@ -269,6 +269,18 @@ class Conditioned:
         variance = prior - np.einsum("nk,nk->k", half, half)
         return half.T @ self._half, np.maximum(variance, covariance.noise)
 
+    def levels(self, distance: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Mean and variance ``(k,)`` of the levels of places at these distances from those of measurements ``(m, k)``.
+
+        They are the sum of all terms that last for all times.
+        """
+        lasting = [k for k, term in enumerate(TERMS) if term.memory is None]
+        spaces = [self._covariance.in_space(each) for each in (distance, np.zeros(1))]
+        near, prior = (np.sum([space[k][0] for k in lasting], 0) for space in spaces)
+        near = near[self._known.place]
+        half = scipy.linalg.solve_triangular(self._lower, near, lower=True, overwrite_b=True)
+        return half.T @ self._half, np.maximum(prior - np.einsum("nk,nk->k", half, half), PROCESS.jitter)
+
 
 def _between(values: FloatArray, index: IntArray) -> FloatArray:
     """The values ``(n, n)`` of pairs, from those of their places or times."""

@@ -46,9 +46,6 @@ class TimeSettings:
     """The weights of the field of a time alone and of that of other times are as these powers of the inverse standard
     errors. With a threshold, fields had edges of up to 4 K over the pole, where the swaths of all days end at one
     place."""
-    few: float = 4.0
-    """A standard error from the measurements of one time of a network is multiplied by one plus this number over that
-    of these measurements: it does not say how little they tell about their covariance."""
     changes: float = 0.1
     """Range of a covariate at a place, relative to the standard deviation of all its values, above which it changes in
     time. Smaller ranges are corrections, as of the elevation of a station."""

@@ -24,7 +24,7 @@ from geonp.inference.kernel import FillJob, result_dtype
 from geonp.inference.space_time import PROCESS, Conditioned, Data, SpaceTimeCovariance, fit
 from geonp.inference.stitching import blended
 from geonp.inference.warping import Warping
-from geonp.raster.arrays import Float64Array, FloatArray, IntArray, StructArray
+from geonp.raster.arrays import BoolArray, Float64Array, FloatArray, IntArray, StructArray
 from geonp.raster.metadata import FillFlag
 from geonp.scattered.across_times import ACROSS_TIMES, Moments
 from geonp.scattered.prediction import INTERPOLATION, limited, parts_of
@@ -54,6 +54,11 @@ class NetworkSettings:
     """Number of neighbouring stations of a group."""
     least_times: int = 4
     """Least number of times that a time is predicted from."""
+    few: float = 4.0
+    """A standard error from the measurements of one time is multiplied by one plus this number over that of these
+    measurements: it does not say how little they tell about their covariance."""
+    least_error: float = 0.5
+    """Lower limit of such a standard error, relative to that of the process."""
     least_change: float = 1e-3
     """Lower limit of the standard deviation at a place, relative to that of all measurements."""
     censored: int = 256
@@ -153,7 +158,7 @@ class Network:
     ) -> StructArray:
         """Results ``(n,)`` of a time at places ``(n, 2)``, with the covariates there.
 
-        They are averaged with those `alone`, from the measurements of the time, but at the places of the network.
+        They are averaged with those `alone`, from the measurements of the time.
         """
         total = np.zeros((4, len(places)))
         known, there = self._columns(covariates, len(places))
@@ -168,10 +173,34 @@ class Network:
         out = limited(out, self.parts[time], places, self.job)
         if alone is None:
             return out
-        averaged = mixed(alone, out, 1 + ACROSS_TIMES.few / self.parts[time].values.size)
-        here = self.stations.tree.query(embed(places, self.stations.geographic))[0] < PROCESS.same * self._length
-        averaged[here] = out[here]
-        return averaged
+        alone = alone.copy()
+        # those of few measurements may be far too small
+        alone["standard_error"] *= 1 + NETWORK.few / self.parts[time].values.size
+        least = NETWORK.least_error * out["standard_error"]
+        alone["standard_error"] = np.fmax(alone["standard_error"], least)
+        return mixed(alone, out)
+
+    def measured(self, places: Float64Array) -> BoolArray:
+        """Mask ``(n,)`` of places ``(n, 2)`` that are those of stations."""
+        distance, _ = self.stations.tree.query(embed(places, self.stations.geographic))
+        return np.asarray(distance < PROCESS.same * self._length)
+
+    def levels(self, places: Float64Array, time: int) -> Layer:
+        """Levels of places ``(n, 2)``, as far as the measurements around a time tell, and their standard errors."""
+        units, _ = self.parameters
+        known, _ = self._columns([layer.at(np.arange(0)) for layer in self._layers], 0)
+        total = np.zeros((3, len(places)))
+        for stations, index, weights in self._frames(places):
+            here, _, process = self._conditioned(stations, time, known)
+            mean, variance = process.levels(self._distances(here, places[index]))
+            total[:2, index] += weights * np.stack([mean * units.scale + units.loc, np.sqrt(variance) * units.scale])
+            total[2, index] += weights
+        return Layer(*blended(total))
+
+    def _distances(self, stations: IntArray, places: Float64Array) -> Float64Array:
+        """Distances ``(m, n)`` in the unit of the process."""
+        here, there = (embed(xy, self.stations.geographic) for xy in (self.stations.xy[stations], places))
+        return np.asarray(cdist(here, there) / self._length)
 
     def _frames(self, places: Float64Array) -> Iterator[tuple[IntArray, IntArray, Float64Array]]:
         """Stations that are seen together, and the places that are predicted from them, with blending weights."""
@@ -206,9 +235,8 @@ class Network:
         if covariance is None:
             return np.broadcast_to(np.array([[units.loc], [0.0], [0.0]]), (3, len(places)))
         here, times, process = self._conditioned(stations, time, known)
-        xyz, there_xyz = (embed(xy, self.stations.geographic) for xy in (self.stations.xy[here], places))
         lag = np.abs(self._positions[times] - self._positions[time]) / units.step
-        mean, variance = process.at(cdist(xyz, there_xyz) / units.length, lag, there.values, there.unknown)
+        mean, variance = process.at(self._distances(here, places), lag, there.values, there.unknown)
         tail = np.full(len(places), 1 / process.n)
         return np.stack([mean * units.scale + units.loc, np.sqrt(variance) * units.scale, tail])
 
@@ -337,19 +365,17 @@ def _without_piles(part: Observations, warping: Warping | None) -> tuple[Float64
     return values, errors
 
 
-def mixed(alone: StructArray, across: StructArray, factor: float = 1.0) -> StructArray:
+def mixed(alone: StructArray, across: StructArray) -> StructArray:
     """Weighted means of two fields, without an edge where one becomes better than the other.
 
-    Standard errors of the first are multiplied by `factor`. That of the mean is the mean of both, because the errors of
-    one place are correlated.
+    The standard error is the mean of both, because the errors of one place are correlated.
     """
-    first = alone.copy()
-    first["standard_error"] *= factor
-    own, other = (field["standard_error"].astype(np.float64) ** ACROSS_TIMES.power for field in (first, across))
+    own, other = (field["standard_error"].astype(np.float64) ** ACROSS_TIMES.power for field in (alone, across))
     with np.errstate(invalid="ignore", divide="ignore"):
         weight = np.nan_to_num(own / (own + other))
+    out = alone.copy()
     for name in ("value", "standard_error", "tail"):
         # the exact values at both ends, also where one of them is not finite
-        both = (1 - weight) * first[name] + weight * across[name]
-        first[name] = np.where(weight == 0, first[name], np.where(weight == 1, across[name], both))
-    return first
+        both = (1 - weight) * alone[name] + weight * across[name]
+        out[name] = np.where(weight == 0, alone[name], np.where(weight == 1, across[name], both))
+    return out

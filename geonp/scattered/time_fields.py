@@ -82,11 +82,7 @@ def _at_places(
     for first in range(0, asked.wanted.size, together):
         times = asked.wanted[first : first + together].tolist()
         usable = [time for time in times if moments.usable(time, job)]
-        questions = [
-            Question(target.places[rows[time]], moments.parts[time], [layer.at(rows[time]) for layer in layers])
-            for time in usable
-        ]
-        out = dict(zip(usable, answered(questions, job), strict=True))
+        out = _alone_at(usable, moments, target, rows, layers, job, network)
         if network is None:
             moving = {time: window for time in usable if (window := _pooled_times(moments, time, job))}
             for time, (others, changed) in _changed_at(moving, moments, target, rows, layers, job).items():
@@ -99,6 +95,37 @@ def _at_places(
             elif time not in out:
                 out[time] = _empty(of_places(places, geographic=target.geographic), part)
         yield [out[time] for time in times]
+
+
+def _alone_at(
+    times: Sequence[int],
+    moments: Moments,
+    target: Target,
+    rows: dict[int, IntArray],
+    layers: Sequence[Layer],
+    job: FillJob,
+    network: Network | None,
+) -> dict[int, StructArray]:
+    """At the places of some times, the fields of their own measurements.
+
+    At places of the network, levels are a covariate, as elevation would be: those of other places are less well known.
+    """
+    questions, of = [], []
+    for time in times:
+        part, index = moments.parts[time], rows[time]
+        known = np.zeros(index.size, bool) if network is None else network.measured(target.places[index])
+        for mask in (known, ~known):
+            if mask.any():
+                there, own = [layer.at(index[mask]) for layer in layers], part
+                if network is not None and mask is known:
+                    own = replace(part, covariates=(*part.covariates, network.levels(part.xy, time)))
+                    there.append(network.levels(target.places[index[mask]], time))
+                questions.append(Question(target.places[index[mask]], own, there))
+                of.append((time, mask))
+    out: dict[int, StructArray] = {}
+    for (time, mask), found in zip(of, answered(questions, job), strict=True):
+        out.setdefault(time, np.empty(mask.size, found.dtype))[mask] = found
+    return out
 
 
 def _changed_at(
