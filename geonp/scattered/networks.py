@@ -7,6 +7,7 @@ predictions of neighbouring squares, each from the stations around it, are blend
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -43,6 +44,8 @@ class NetworkSettings:
     spread over a wider range, ever more sparsely. With 512, or the nearest times alone, CRPS was 1 to 5 % higher."""
     shared: float = 0.125
     """Share of the nearest times that have the same context."""
+    kept: int = 16
+    """Number of contexts that are kept in memory, of 8 MiB each."""
     range: int = 8
     """Width of that range, relative to the number of times."""
     fitted: int = 800
@@ -120,7 +123,7 @@ class Network:
         self._values, self._errors = (np.concatenate(part) for part in found)
         layers = zip(*(part.covariates for part in self.parts), strict=True)
         self._layers: list[Layer] = [reduce(Layer.joined, layer) for layer in layers]
-        self._last: tuple[tuple[bytes, int], tuple[IntArray, IntArray, Conditioned]] | None = None
+        self._kept = OrderedDict[tuple[bytes, int], tuple[IntArray, IntArray, Conditioned]]()
 
     @cached_property
     def _dtype(self) -> np.dtype[Any]:
@@ -251,11 +254,15 @@ class Network:
         step = max(1, int(NETWORK.context / max(of_time, 1) * NETWORK.shared))
         middle = min(time // step * step + step // 2, len(self.parts) - 1)
         key = stations.tobytes(), middle
-        if self._last is None or self._last[0] != key:
+        found = self._kept.get(key)
+        if found is None:
             rows = self._around(stations, middle, NETWORK.context)
-            found = np.unique(self._station[rows]), np.unique(self._time[rows])
-            self._last = key, (*found, Conditioned(covariance, self._data(rows, units, known)))
-        return self._last[1]
+            process = Conditioned(covariance, self._data(rows, units, known))
+            found = np.unique(self._station[rows]), np.unique(self._time[rows]), process
+            if len(self._kept) >= NETWORK.kept:
+                self._kept.popitem(last=False)
+            self._kept[key] = found
+        return found
 
     @cached_property
     def parameters(self) -> tuple[_Units, SpaceTimeCovariance | None]:
