@@ -137,6 +137,25 @@ def test_fields_have_no_edge_where_other_times_begin_to_help(seed: int) -> None:
     assert float(np.abs(found["value_standard_error"].diff("x")).max()) < 0.015
 
 
+def test_large_networks_are_predicted_in_squares_without_edges() -> None:
+    rng = np.random.default_rng(0)
+    n, days = 200, DAYS[:3]
+    (x, y), level = rng.uniform(0, 28, (2, n)), 0.5 * rng.standard_normal(n)
+    values = [
+        3 * np.sin((x + 2 * day) / 6) + np.cos(y / 4) + day + level + 0.05 * rng.standard_normal(n) for day in range(3)
+    ]
+    table = pd.DataFrame(
+        {"date": np.repeat(days, n), "x": np.tile(x, 3), "y": np.tile(y, 3), "value": np.ravel(values)}
+    )
+    seen = rng.random(len(table)) < 0.8
+    found = geonp.interpolate(table[seen], geonp.lattice((0, 13.99, 28, 14.01), 0.02), time="date", at_times=days[1:2])
+    truth = 3 * np.sin((found["x"] + 2) / 6) + np.cos(14 / 4) + 1
+    assert float(np.sqrt(((found["value"][0, 0] - truth) ** 2).mean())) < 0.4
+    # the field changes by up to 0.01 from one place to the next
+    assert float(np.abs(found["value"].diff("x")).max()) < 0.03
+    assert float(np.abs(found["value_standard_error"].diff("x")).max()) < 0.015
+
+
 def test_fields_have_no_edge_where_the_measurements_of_all_times_end() -> None:
     rng = np.random.default_rng(2)
     (x, y), day = rng.uniform(0, 16, (2, 240)), rng.integers(0, 4, 240)
