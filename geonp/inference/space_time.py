@@ -261,13 +261,27 @@ class Conditioned:
         covariates, unknown : array
             Covariates there ``(k, p)``, and the variances of their errors.
         """
-        covariance, near = self._covariance, self._slopes @ covariates.T
+        covariance, known = self._covariance, self._known
+        in_time: list[FloatArray] = [self._slopes]
+        in_space: list[FloatArray] = [covariates.T]
         for (space, _), (time, _) in zip(covariance.in_space(distance), covariance.in_time(lag), strict=True):
-            near += space[self._known.place] * time[self._known.time, None]
-        half = scipy.linalg.solve_triangular(self._lower, near, lower=True, overwrite_b=True)
+            rows = np.flatnonzero(space.any(1))
+            if (space == space[0]).all():  # a term of all places
+                rows, space = np.arange(1), space[:1]
+                in_time.append(time[known.time, None])
+            else:
+                in_time.append(np.where(known.place[:, None] == rows, time[known.time, None], 0.0))
+            in_space.append(space[rows])
+        # covariances are the product of both, whose rank is less than the number of many places
+        left, right = np.hstack(in_time), np.vstack(in_space)
+        few = right.shape[1] <= left.shape[1]
+        half = scipy.linalg.solve_triangular(self._lower, left @ right if few else left, lower=True, overwrite_b=True)
+        if few:
+            mean, explained = half.T @ self._half, np.einsum("nk,nk->k", half, half)
+        else:
+            mean, explained = (self._half @ half) @ right, np.einsum("rk,rk->k", right, (half.T @ half) @ right)
         prior = covariance.prior + (covariates**2 + unknown) @ covariance.slopes
-        variance = prior - np.einsum("nk,nk->k", half, half)
-        return half.T @ self._half, np.maximum(variance, covariance.noise)
+        return mean, np.maximum(prior - explained, covariance.noise)
 
     def levels(self, distance: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Mean and variance ``(k,)`` of the levels of places at these distances from those of measurements ``(m, k)``.

@@ -72,6 +72,18 @@ def test_predictions_are_those_of_the_joint_normal_distribution() -> None:
     np.testing.assert_allclose(found, joint[n, n] - weights @ joint[:n, n], rtol=1e-8)
 
 
+def test_many_places_are_predicted_as_few_are() -> None:
+    data, _ = drawn(3)
+    rng = np.random.default_rng(0)
+    distance, covariates = rng.random((8, 400)), rng.standard_normal((400, 1))
+    distance[3, 5] = 0.0
+    process, unknown = Conditioned(covariance(1), data), np.zeros((400, 1))
+    many = process.at(distance, data.lag[:, 4], covariates, unknown)
+    few = process.at(distance[:, :9], data.lag[:, 4], covariates[:9], unknown[:9])
+    for one, other in zip(many, few, strict=True):
+        np.testing.assert_allclose(one[:9], other, rtol=1e-8)
+
+
 def test_levels_and_noise_of_drawn_networks_are_found() -> None:
     squares, n = [], 0
     for seed in range(4):
