@@ -9,7 +9,7 @@ each covariate; and that of the noise. The parameters are those of greatest post
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,13 +180,18 @@ class SpaceTimeCovariance:
             found.append((value, [value, *derivatives]))
         return found
 
-    def of(self, data: Data, terms: Sequence[Factor]) -> FloatArray:
-        """Covariance matrix of measurements, with their :meth:`terms`."""
+    def of(self, data: Data, terms: Iterable[FloatArray] | None = None) -> FloatArray:
+        """Covariance matrix of measurements; with the values of its :meth:`terms` if they are known already."""
         value = (data.covariates * self.slopes) @ data.covariates.T
-        for term, _ in terms:
+        for term in self._values(data) if terms is None else terms:
             value += term
         value[np.diag_indices_from(value)] += self.noise + data.variance + data.unknown @ self.slopes
         return value
+
+    def _values(self, data: Data) -> Iterator[FloatArray]:
+        factors = self.in_space(data.distance), self.in_time(data.lag)
+        for (space, _), (time, _) in zip(*factors, strict=True):
+            yield _between(space, data.place) * _between(time, data.time)
 
 
 def fit(data: Sequence[Data], periods: Sequence[float], level: float) -> SpaceTimeCovariance:
@@ -205,7 +210,9 @@ def fit(data: Sequence[Data], periods: Sequence[float], level: float) -> SpaceTi
         value, gradient = 0.5 * float(np.sum((logs - start) ** 2)), logs - start
         for one in data:
             terms = covariance.terms(one)
-            lower, _ = scipy.linalg.lapack.dpotrf(covariance.of(one, terms), lower=True)
+            lower, failed = scipy.linalg.lapack.dpotrf(covariance.of(one, (term for term, _ in terms)), lower=True)
+            if failed:
+                return math.inf, np.zeros_like(logs)
             triangle, _ = scipy.linalg.lapack.dpotri(lower, lower=True)
             inverse = np.tril(triangle) + np.tril(triangle, -1).T
             weights = inverse @ one.values
@@ -243,8 +250,7 @@ class Conditioned:
     def __init__(self, covariance: SpaceTimeCovariance, known: Data) -> None:
         self.n = len(known.values)
         self._covariance, self._known, self._slopes = covariance, known, known.covariates * covariance.slopes
-        matrix = covariance.of(known, covariance.terms(known))
-        self._lower = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True)
+        self._lower = scipy.linalg.cholesky(covariance.of(known), lower=True, overwrite_a=True)
         self._half = scipy.linalg.solve_triangular(self._lower, known.values, lower=True)
 
     def at(

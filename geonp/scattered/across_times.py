@@ -10,16 +10,14 @@ differences of a time from it another: their sum is the prediction.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 
 from geonp.errors import InputError
-from geonp.inference.covariates import Layer
 from geonp.inference.kernel import FillJob
 from geonp.raster.arrays import IntArray
 from geonp.raster.times import Times
@@ -46,9 +44,6 @@ class TimeSettings:
     """The weights of the field of a time alone and of that of other times are as these powers of the inverse standard
     errors. With a threshold, fields had edges of up to 4 K over the pole, where the swaths of all days end at one
     place."""
-    changes: float = 0.1
-    """Range of a covariate at a place, relative to the standard deviation of all its values, above which it changes in
-    time. Smaller ranges are corrections, as of the elevation of a station."""
 
 
 ACROSS_TIMES = TimeSettings()
@@ -119,8 +114,6 @@ class Moments:
         The place of each measurement, as an index into `places`.
     places : Target
         All places with a measurement.
-    layers : sequence of Layer
-        Covariates there.
     positions : tuple of float
         Positions of the times.
     periods : tuple of float
@@ -130,24 +123,18 @@ class Moments:
     parts: list[Observations]
     stations: list[IntArray]
     places: Target
-    layers: Sequence[Layer]
     positions: tuple[float, ...]
     periods: tuple[float, ...]
 
     @classmethod
     def of(cls, parts: Sequence[Observations], times: Times) -> Moments:
-        """From the measurements of each time. Covariates at a place are :func:`steady` ones."""
+        """From the measurements of each time."""
         xy, geographic = np.concatenate([part.xy for part in parts]), parts[0].geographic
         station = numbers_of_places(xy, geographic)
         first = np.unique(station, return_index=True)[1]
-        layers = []
-        for columns in zip(*(part.covariates for part in parts), strict=True):
-            layers.append(
-                steady(replace(columns[0], values=np.concatenate([c.values for c in columns])), station, len(first))
-            )
         ends = np.cumsum([len(part.xy) for part in parts])[:-1]
         places = of_places(xy[first], geographic=geographic)
-        return cls(list(parts), np.split(station, ends), places, layers, times.positions(), times.periods())
+        return cls(list(parts), np.split(station, ends), places, times.positions(), times.periods())
 
     def usable(self, time: int, job: FillJob) -> bool:
         """Whether a time has enough measurements for a field, which in a network differ."""
@@ -161,11 +148,3 @@ class Moments:
         count = np.bincount(np.concatenate(self.stations))
         again = count[count > 1].sum() >= ACROSS_TIMES.fixed * count.sum()
         return bool(again) and len(self.parts) > 1 and len(count) <= ACROSS_TIMES.most_stations
-
-
-def steady(layer: Layer, number: IntArray, places: int) -> Layer:
-    """A covariate at each place, by the numbers of the places of its rows; NaN where it changes from time to time."""
-    rows = pd.Series(layer.values).groupby(number)
-    least = 0.0 if layer.classes else ACROSS_TIMES.changes * float(pd.Series(layer.values).std())
-    same = ~(rows.max() - rows.min() > least)
-    return replace(layer, values=rows.first().where(same).reindex(range(places)).to_numpy(np.float64))

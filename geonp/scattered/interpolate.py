@@ -100,7 +100,7 @@ def interpolate(
         As for :func:`geonp.infill`.
     max_distance : float, optional
         Largest distance to a measurement at which a location is predicted, in the unit of the coordinates (in
-        :func:`geonp.infill`, it is counted in cells).
+        :func:`geonp.infill`, it is counted in cells). With `time`, measurements of other times do not count.
     covariates : name, DataArray, Dataset, or sequence of these, optional
         Fields that are known at the measurements and where to predict, such as elevation for temperature; at most 16.
         A name is that of a column of the table, and of a variable or column of `at`. A raster, on any grid, is
@@ -214,7 +214,7 @@ def _results(
         _check(name, parts, asked, moments, job.predictor.neighbourhood.min_context)
         warping = fitted(_samples(parts), *limits[name]) if name in limits else None
         parts, job = [_latent(part, warping) for part in parts], job.drawing(name, warping)
-        if asked is None or moments is None:
+        if moments is None or asked is None:
             part = predicted(target, parts[0], there, job)
         else:
             shown = None if progress is None else partial(_shown, progress, len(out), len(variables))

@@ -26,7 +26,7 @@ def drawn(seed: int, n_covariates: int = 1, stations: int = 8, times: int = 20) 
     covariates = rng.standard_normal((place.size, n_covariates))
     unknown = np.where(rng.random(covariates.shape) < 0.1, 1.0, 0.0)
     data = Data(distance, lag, place, time, np.zeros(place.size), np.full(place.size, 0.01), covariates, unknown)
-    matrix = covariance(n_covariates).of(data, covariance(n_covariates).terms(data))
+    matrix = covariance(n_covariates).of(data)
     values = np.linalg.cholesky(matrix) @ rng.standard_normal(place.size)
     return Data(distance, lag, place, time, values, data.variance, covariates, unknown), distance
 
@@ -64,7 +64,7 @@ def test_predictions_are_those_of_the_joint_normal_distribution() -> None:
     )
     unknown, variance = np.append(data.unknown, [[0.2]], 0), np.append(data.variance, 0.0)
     both = Data(distance, data.lag, place, time, np.zeros(n + 1), variance, covariates, unknown)
-    joint = exact.of(both, exact.terms(both))
+    joint = exact.of(both)
     weights = np.linalg.solve(joint[:n, :n], joint[:n, n])
     process = Conditioned(exact, data)
     mean, found = process.at(distance[:, [3]], data.lag[:, 2], np.array([[0.7]]), np.array([[0.2]]))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,9 +10,7 @@ import xarray as xr
 
 import geonp
 from geonp.errors import InputError
-from geonp.inference.covariates import Layer
 from geonp.raster.times import times_of
-from geonp.scattered.across_times import steady
 
 DAYS = pd.date_range("2020-07-01", periods=5)
 
@@ -53,10 +50,6 @@ def test_a_covariate_that_changes_is_that_of_the_time(stations: pd.DataFrame) ->
 
     # the first row of a place has nothing to say about its other days
     xr.testing.assert_allclose(found(1).drop_attrs(), found(-1)[{"point": slice(None, None, -1)}].drop_attrs())
-    layer = Layer(np.array([4.0, 1.0, 5.0, np.nan, 4.1, np.nan]))
-    of_places = np.array([0, 1, 1, 0, 0, 2])
-    np.testing.assert_array_equal(steady(layer, of_places, 4).values, [4.0, np.nan, np.nan, np.nan])
-    np.testing.assert_array_equal(steady(replace(layer, classes=True), of_places, 2).values, [np.nan, np.nan])
 
 
 def test_times_to_predict_are_given_as_dates_months_and_years(stations: pd.DataFrame) -> None:
@@ -213,6 +206,20 @@ def test_a_network_is_known_at_times_with_few_measurements(stations: pd.DataFram
     assert (found["value_fill_flag"] == 1).all()
     with pytest.raises(InputError, match="3 measurements with a finite value and place in different places, expected"):
         geonp.interpolate(stations[stations.groupby(["x", "y"]).ngroup() < 3], hidden, values="value", time="date")
+
+
+def test_a_network_is_known_at_a_time_without_measurements(stations: pd.DataFrame) -> None:
+    known = stations.assign(value=stations["value"].where(stations["date"] != DAYS[2]))
+    hidden = stations[stations["date"] == DAYS[2]]
+    found = geonp.interpolate(known, hidden.drop(columns="value"), values="value", time="date")
+    error = found["value"].values - hidden["value"].to_numpy()
+    # the levels of stations are known to about 0.1, that of the day, of standard deviation 1, is not
+    assert np.std(error) < 0.3
+    assert (np.abs(error) < 3 * found["value_standard_error"].values).all()
+    assert 0.3 < found["value_standard_error"].min() < found["value_standard_error"].max() < 2
+    far = geonp.interpolate(known, hidden.drop(columns="value"), values="value", time="date", max_distance=20)
+    assert np.isnan(far["value"]).all()
+    assert (far["value_fill_flag"] == 2).all()
 
 
 def test_times_of_moving_places_with_few_measurements_stay_empty() -> None:
