@@ -39,12 +39,15 @@ class Times:
         Attributes of times that are numbers, such as their units.
     name : str
         Name of the column that they are read from.
+    every : str or None
+        Length of the periods whose beginnings they are.
     """
 
     values: Array
     of_rows: IntArray
     attrs: Mapping[Hashable, Any] = field(default_factory=dict)
     name: str = ""
+    every: str | None = None
 
     def positions(self) -> tuple[float, ...]:
         """Positions of the times, of which only the differences matter."""
@@ -62,6 +65,26 @@ class Times:
         """The times of some rows."""
         return replace(self, of_rows=self.of_rows[rows])
 
+    def including(self, wanted: Sequence[Any], name: str) -> Times:
+        """These times and others between them, which no row has; `name` says in errors what the `wanted` ones are.
+
+        Years, months and ranges as text add none. Raises InputError for a time before or after all of these.
+        """
+        single = [time for time in wanted if not self._is_period(time)]
+        if not single:
+            return self
+        asked = np.asarray(self._parsed(single, name))
+        outside = pd.isna(asked)
+        outside[~outside] = (asked[~outside] < self.values[0]) | (asked[~outside] > self.values[-1])
+        if outside.any():
+            raise InputError(
+                f"{name} has {_said(single[int(outside.argmax())])}, expected times between the first and the last of "
+                f"the measurements, {_said(self.values[0])} and {_said(self.values[-1])}"
+            )
+        values = np.unique(np.concatenate([self.values, asked.astype(self.values.dtype)]))
+        index = np.append(np.searchsorted(values, self.values), -1)
+        return replace(self, values=values, of_rows=index[self.of_rows])
+
     def within(self, wanted: Sequence[Any], name: str) -> IntArray:
         """Indices of some times, as of :meth:`index`; a year, a month or a day as text stands for all times in it.
 
@@ -73,10 +96,19 @@ class Times:
             if isinstance(time, str) and "/" in time:
                 found += self._between(time, name).tolist()
                 continue
-            part = isinstance(time, str) and self.values.dtype.kind in "MO" and re.fullmatch(r"\d{4}(-\d\d){0,2}", time)
-            inside = [i for i, value in enumerate(self.values) if part and re.match(rf"{time}(?!\d)", str(value))]
-            found += inside or self.index([time], name).tolist()
+            found += self._inside(time) or self.index([time], name).tolist()
         return np.array(list(dict.fromkeys(found)), np.intp)
+
+    def _inside(self, time: Any) -> list[int]:
+        """Indices of the times of a year, a month or a day that is given as text."""
+        part = isinstance(time, str) and self.values.dtype.kind in "MO" and re.fullmatch(r"\d{4}(-\d\d){0,2}", time)
+        return [i for i, value in enumerate(self.values) if part and re.match(rf"{time}(?!\d)", str(value))]
+
+    def _is_period(self, time: Any) -> bool:
+        """Whether a text is a range, a year, a month, or a day with times."""
+        if not isinstance(time, str) or self.values.dtype.kind not in "MO":
+            return False
+        return "/" in time or re.fullmatch(r"\d{4}(-?\d\d)?", time) is not None or bool(self._inside(time))
 
     def _between(self, text: str, name: str) -> IntArray:
         """Indices of the times of a range."""
@@ -99,10 +131,7 @@ class Times:
 
     def index(self, wanted: Sequence[Any], name: str) -> IntArray:
         """Indices of some times; `name` says in errors what they are. Raises InputError for a time without a row."""
-        asked = pd.Series(list(wanted))
-        if all(isinstance(time, str) and time.isdecimal() for time in wanted):
-            asked = asked.astype(np.int64)
-        parsed: Any = asked if self.values.dtype.kind in "iuf" else parsed_times(asked, name)
+        parsed = self._parsed(wanted, name)
         found = pd.Index(self.values).get_indexer(parsed)
         if (found < 0).any():
             known = ", ".join(map(_said, self.values[:3])) + (", ..." if self.values.size > 3 else "")
@@ -111,6 +140,20 @@ class Times:
                 f"the table, {known}"
             )
         return np.asarray(found, np.intp)
+
+    def _parsed(self, wanted: Sequence[Any], name: str) -> Any:
+        """Times as these are, or the beginnings of the periods that they lie in."""
+        asked = pd.Series(list(wanted))
+        if all(isinstance(time, str) and time.isdecimal() for time in wanted):
+            asked = asked.astype(np.int64)
+        if self.values.dtype.kind in "iuf":
+            return pd.to_numeric(asked, errors="coerce")
+        parsed = parsed_times(asked, name)
+        if self.values.dtype.kind == "O" and parsed.dtype.kind == "M":
+            return parsed.map(lambda time: type(self.values[0])(*time.timetuple()[:6]), na_action="ignore")
+        if self.values.dtype.kind == "M" and parsed.dtype.kind == "O":  # cftime
+            parsed = pd.to_datetime(parsed.map(str, na_action="ignore"), errors="coerce")
+        return parsed if self.every is None else parsed.dt.floor(self.every)
 
 
 def times_of(column: pd.Series[Any], every: str | None = None) -> Times:
@@ -140,7 +183,7 @@ def times_of(column: pd.Series[Any], every: str | None = None) -> Times:
                 f"No row lies in {none} of the {periods} periods of {every} from {_said(values[0].to_datetime64())} to "
                 f"{_said(values[-1].to_datetime64())}: they have no field."
             )
-    return Times(np.asarray(values), np.asarray(codes, np.intp), name=str(column.name))
+    return Times(np.asarray(values), np.asarray(codes, np.intp), name=str(column.name), every=every)
 
 
 def parsed_times(column: pd.Series[Any], name: str) -> Any:

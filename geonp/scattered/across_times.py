@@ -74,11 +74,16 @@ class Asked:
     def of(cls, name: str, at_times: Sequence[Any] | None, times: Times, target: Target) -> Asked:
         """Times of a table that are predicted at a target; same parameters as :func:`geonp.interpolate`."""
         if target.table is None or name not in target.table.others:
-            wanted = np.arange(len(times.values)) if at_times is None else times.within(at_times, "at_times")
-            return cls(name, times, wanted, None)
+            if at_times is None:
+                return cls(name, times, np.arange(len(times.values)), None)
+            asked = [at_times] if isinstance(at_times, str) else at_times
+            times = times.including(asked, "at_times")
+            return cls(name, times, times.within(asked, "at_times"), None)
         if at_times is not None:
             raise InputError(f"the table at has the times {name!r}: leave at_times out, or drop this column")
-        place_times = times.index(target.table.others[name].tolist(), f"column {name!r} of the table at")
+        asked, column = target.table.others[name].tolist(), f"column {name!r} of the table at"
+        times = times.including(asked, column)
+        place_times = times.index(asked, column)
         return cls(name, times, np.unique(place_times), place_times)
 
     @property

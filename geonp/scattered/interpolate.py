@@ -121,11 +121,11 @@ def interpolate(
         from those of other times: of a network of stations, which need not measure at all times, or of swaths and
         drifting buoys, of which times with fewer than four measurements stay empty. A Dataset may then have dimensions
         such as stations and times, and the table `at` may have a column of this name: its locations are predicted at
-        these times.
+        these times, which a network need not have measured.
     at_times : sequence, optional
-        Times of the table to predict; a year, a month or a day as text stands for all times in it, and a range
-        ``"1990-07-01/1990-07-10"`` or ``"1990-07/1990-09/7D"`` for all times, or every seventh day, from its first to
-        its last. By default all.
+        Times to predict, between the first and the last of the table. A year, a month or a day as text stands for all
+        of its times in it, and a range ``"1990-07-01/1990-07-10"`` or ``"1990-07/1990-09/7D"`` for all of them, or
+        every seventh day, from its first to its last. By default all.
     every : str, optional
         Length of periods, such as ``"1D"`` or ``"6h"``: one field for each period instead of each time. The time of a
         field is the beginning of its period.

@@ -250,7 +250,7 @@ class Network:
         """
         units, covariance = self.parameters
         assert covariance is not None
-        of_time = np.count_nonzero(np.isin(self._station, stations)) / len(self.parts)
+        of_time = np.count_nonzero(np.isin(self._station, stations)) / len(np.unique(self._time))
         step = max(1, int(NETWORK.context / max(of_time, 1) * NETWORK.shared))
         middle = min(time // step * step + step // 2, len(self.parts) - 1)
         key = stations.tobytes(), middle
@@ -273,7 +273,7 @@ class Network:
         # without a place that is measured twice, changes there are not known
         scale = math.sqrt(square / freedom) if freedom else 0.0
         scale = max(scale, NETWORK.least_change * float(np.std(self._values)))
-        step = float(np.median(np.diff(np.unique(self._positions))))
+        step = float(np.median(np.diff(np.unique(self._positions[np.unique(self._time)]))))
         units = _Units(float(self._values.mean()), scale, self._length, step)
         if scale == 0:
             return units, None

@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime
 from types import SimpleNamespace
 
+import cftime
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +14,7 @@ from geonp.errors import InputError
 from geonp.raster.times import times_of
 
 DAYS = pd.date_range("2020-07-01", periods=5)
+H_OF_THIRD = ["2020-01-03T06:00", "2020-01-03T12:00", "2020-01-03T18:00"]
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,27 @@ def test_times_to_predict_are_given_as_dates_months_and_years(stations: pd.DataF
     assert 2 < float(maps["value_standard_error"].mean()) < 4
     with pytest.raises(InputError, match="at_times has no entries"):
         geonp.interpolate(stations, at, time="date", at_times=[])
+
+
+def test_times_that_no_row_has_lie_between_those_of_the_table() -> None:
+    days = times_of(pd.Series(pd.to_datetime(["2020-01-01T00:00", "2020-01-03T06:00", "2020-01-03T18:00", None])))
+    asked = ["2020-01-02", "2020-01-03", "2020-01", "2020-01-01/2020-01-03", pd.Timestamp("2020-01-03T12:00")]
+    every = days.including(asked, "at_times")
+    np.testing.assert_array_equal(every.values, np.array(["2020-01-01", "2020-01-02", *H_OF_THIRD], "datetime64[us]"))
+    assert every.of_rows.tolist() == [0, 2, 4, -1]
+    assert every.within(asked[:2], "at_times").tolist() == [1, 2, 3, 4]
+    in_days = times_of(pd.Series(pd.to_datetime(["2020-01-01T05:00", "2020-01-02T01:00"])), every="1D")
+    assert in_days.index([datetime.datetime(2020, 1, 2, 12)], "at_times").tolist() == [1]
+    cf = times_of(pd.Series([cftime.DatetimeNoLeap(2000, 2, day) for day in (1, 28)]))
+    assert cf.including(["2000-02-05T12:00"], "at_times").values[1] == cftime.DatetimeNoLeap(2000, 2, 5, 12)
+    assert days.including([cftime.DatetimeGregorian(2020, 1, 2)], "at_times").values.size == 4
+    numbers = times_of(pd.Series([1.0, 2.0, 5.0]))
+    np.testing.assert_array_equal(numbers.including([3, "4", "2.5"], "at_times").values, [1, 2, 2.5, 3, 4, 5])
+    for wrong in ([0.5], ["x"], [np.nan]):
+        with pytest.raises(InputError, match=f"at_times has {wrong[0]}, expected times between .* 1.0 and 5.0"):
+            numbers.including(wrong, "at_times")
+    with pytest.raises(InputError, match="at_times has NaT, expected times between"):
+        days.including([pd.NaT], "at_times")
 
 
 def test_ranges_of_times_and_their_steps() -> None:
@@ -217,6 +240,8 @@ def test_a_network_is_known_at_a_time_without_measurements(stations: pd.DataFram
     assert np.std(error) < 0.3
     assert (np.abs(error) < 3 * found["value_standard_error"].values).all()
     assert 0.3 < found["value_standard_error"].min() < found["value_standard_error"].max() < 2
+    without_rows = geonp.interpolate(known[known["date"] != DAYS[2]], hidden.drop(columns="value"), time="date")
+    xr.testing.assert_equal(without_rows.drop_attrs(), found.drop_attrs())
     far = geonp.interpolate(known, hidden.drop(columns="value"), values="value", time="date", max_distance=20)
     assert np.isnan(far["value"]).all()
     assert (far["value_fill_flag"] == 2).all()
@@ -304,7 +329,7 @@ def test_doubtful_times_are_refused(stations: pd.DataFrame) -> None:
     at = geonp.lattice((0, 0, 12, 12), 4)
     with pytest.raises(InputError, match="'when' holds '03/04/2020', expected times such as 2020-01-31"):
         times_of(pd.Series(["03/04/2020", "04/04/2020"], name="when"))
-    with pytest.raises(InputError, match="at_times has 2021-01-01, which no measurement has"):
+    with pytest.raises(InputError, match="at_times has 2021-01-01, expected times between the first and the last"):
         geonp.interpolate(stations, at, time="date", at_times=["2021-01-01"])
     with pytest.raises(InputError, match=r"the table at has the times 'date': leave at_times out"):
         geonp.interpolate(stations, stations, time="date", at_times=["2020-07-01"])
