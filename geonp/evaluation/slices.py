@@ -21,7 +21,8 @@ from geonp.inference.stack import STACK, beside
 from geonp.inference.student import Distribution
 from geonp.raster.arrays import FloatArray
 from geonp.raster.covariates import CovariateLike, taken_by
-from geonp.raster.grid import Grid, with_cf_crs
+from geonp.raster.crs import with_cf_crs
+from geonp.raster.grid import Grid
 from geonp.raster.kinds import is_classes, is_direction, warn_of_directions
 from geonp.raster.metadata import UNNAMED, with_crs_of_each
 from geonp.raster.nodata import observed

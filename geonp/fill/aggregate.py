@@ -26,8 +26,8 @@ from geonp.fill.variables import Raster
 from geonp.inference.checkpoint import load_card
 from geonp.raster.arrays import AnyIntArray, BoolArray, FloatArray
 from geonp.raster.covariates import CovariateLike, named
-from geonp.raster.crs import cf_attrs
-from geonp.raster.grid import Grid, geotransform
+from geonp.raster.crs import cf_attrs, geotransform
+from geonp.raster.grid import Grid
 from geonp.raster.metadata import FillFlag, as_dataset
 from geonp.raster.nodata import is_packed
 from geonp.raster.parts import PARTS

@@ -22,7 +22,8 @@ from geonp.fill.request import Request
 from geonp.inference.kernel import FillJob, result_dtype
 from geonp.inference.places import fill_places
 from geonp.raster.arrays import Array
-from geonp.raster.grid import Grid, grid_mapping_name
+from geonp.raster.crs import grid_mapping_name
+from geonp.raster.grid import Grid
 from geonp.raster.mapping import Mapping as GridMapping
 from geonp.raster.metadata import FillFlag, Kind, with_grid_mapping
 from geonp.raster.parts import PARTS

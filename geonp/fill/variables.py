@@ -13,8 +13,9 @@ from geonp.fill.missing import Flags, flags_of, hidden
 from geonp.fill.options import FillOptions
 from geonp.fill.quality import quality_layers, warn_of_quality
 from geonp.raster.covariates import CovariateLike, taken_by
+from geonp.raster.crs import with_cf_crs
 from geonp.raster.dimensions import has_coordinate, is_geolocation
-from geonp.raster.grid import Grid, with_cf_crs
+from geonp.raster.grid import Grid
 from geonp.raster.metadata import Kind, ancillary_names, as_dataset
 from geonp.raster.places import warn_of_near_repeats, warn_of_places
 from geonp.raster.positions import with_times

@@ -12,9 +12,8 @@ from pyproj import CRS
 from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError, warn
-from geonp.raster.crs import cf_attrs
+from geonp.raster.crs import cf_attrs, grid_mapping_name, with_cf_crs
 from geonp.raster.dimensions import data_variables
-from geonp.raster.grid import grid_mapping_name, with_cf_crs
 from geonp.raster.nodata import PACKING, require_packing
 
 AMBIGUOUS = "Ambiguous reference date string"

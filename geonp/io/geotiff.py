@@ -24,8 +24,9 @@ from geonp.io.intact import require_intact, unwritten, write_blocks
 from geonp.io.layouts import add_overviews, bits_of, creation_of, layout_of, within_bits
 from geonp.io.tags import layer_tags, write_categories, write_tags
 from geonp.raster.arrays import Array
+from geonp.raster.crs import geotransform
 from geonp.raster.dimensions import has_coordinate
-from geonp.raster.grid import Grid, geotransform
+from geonp.raster.grid import Grid
 from geonp.raster.kinds import is_classes, is_direction
 from geonp.raster.metadata import ASCENDS, GDAL_METADATA, PACKED_BANDS
 from geonp.raster.nodata import EXACT, PACKING, UNLIMITED, declared_nodata, observed, valid_limits

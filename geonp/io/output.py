@@ -32,9 +32,9 @@ from geonp.io.owner import here, named, note, owning, runs
 from geonp.io.sources import NETCDF
 from geonp.io.stores import Store, stored_once, to_zarr
 from geonp.io.tags import warn_of_tags
-from geonp.raster.crs import cf_attrs
+from geonp.raster.crs import cf_attrs, grid_mapping_name, with_cf_crs, without_conventions
 from geonp.raster.dimensions import data_variables, has_coordinate
-from geonp.raster.grid import Grid, grid_mapping_name, with_cf_crs, without_conventions
+from geonp.raster.grid import Grid
 from geonp.raster.metadata import ASCENDS, GDAL_METADATA, PACKED_BANDS, as_dataset, with_crs_of_each
 from geonp.raster.nodata import holds
 

@@ -30,7 +30,7 @@ from geonp.io.location import connect, is_remote, remove, resolved, writing
 from geonp.io.steady import SteadyStore
 from geonp.io.unwritten import note_unwritten
 from geonp.raster.arrays import Array
-from geonp.raster.grid import grid_mapping_name
+from geonp.raster.crs import grid_mapping_name
 
 UNFINISHED = "geonp_unfinished"
 """Attribute of the root of an unfinished store: ``"true"``, or the command that writes it if not ``geonp fill``."""

@@ -12,8 +12,8 @@ import xarray as xr
 from pyproj import CRS
 
 from geonp.errors import InputError
-from geonp.raster.crs import cf_attrs
-from geonp.raster.grid import Grid, grid_mapping_name, with_cf_crs
+from geonp.raster.crs import cf_attrs, grid_mapping_name, with_cf_crs
+from geonp.raster.grid import Grid
 from geonp.raster.nodata import NODATA, PACKING, packing, require_packing, valid_limits
 
 _CF = "CF-1.11"  # the first with units_metadata

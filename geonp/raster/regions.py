@@ -11,7 +11,8 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.raster.arrays import AnyIntArray, Array, Float64Array
-from geonp.raster.grid import Grid, geotransform
+from geonp.raster.crs import geotransform
+from geonp.raster.grid import Grid
 from geonp.raster.nodata import declared_nodata
 from geonp.raster.surface import surface_of
 

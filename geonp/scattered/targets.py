@@ -18,7 +18,8 @@ from geonp.io.columns import TABLES
 from geonp.io.measurements import Table, read_places
 from geonp.io.table_output import results_of
 from geonp.raster.arrays import Float64Array
-from geonp.raster.grid import Grid, grid_mapping_name
+from geonp.raster.crs import grid_mapping_name
+from geonp.raster.grid import Grid
 from geonp.raster.metadata import with_grid_mapping
 from geonp.raster.parts import MEMORY
 from geonp.raster.surface import placed_cells

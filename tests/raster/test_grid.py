@@ -13,8 +13,8 @@ from pyproj import CRS
 
 from geonp.errors import InputError
 from geonp.raster.boxes import select_box
-from geonp.raster.crs import crs_name
-from geonp.raster.grid import Grid, grid_mapping_name, with_cf_crs
+from geonp.raster.crs import crs_name, grid_mapping_name, with_cf_crs
+from geonp.raster.grid import Grid
 from geonp.raster.surface import surface_of
 
 from ..commands import cli
@@ -180,6 +180,18 @@ def test_crs_is_read_where_grid_mapping_points() -> None:
     del ds["crs"].attrs["crs_wkt"]
     assert "Azimuthal" in Grid.from_xarray(ds).crs
     assert crs_name(CRS.from_epsg(3035).to_wkt()) == "ETRS89-extended / LAEA Europe (EPSG:3035)"
+
+
+def test_arithmetic_keeps_the_crs(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": raster()}).assign_coords(lambert=((), 0, CRS.from_epsg(3035).to_cf()))
+    ds["a"].encoding["grid_mapping"] = "lambert"
+    ds.to_netcdf(tmp_path / "in.nc")
+    with xr.open_dataset(tmp_path / "in.nc", decode_coords="all") as opened:
+        changed = opened["a"].where(opened["a"] >= 0) * 1
+        assert "grid_mapping" not in changed.encoding
+        for one in (changed, opened + 1):
+            assert CRS.from_wkt(Grid.from_xarray(one).crs).to_epsg() == 3035
+        assert grid_mapping_name(changed.assign_coords(wgs84=((), 0, {"crs_wkt": "WGS 84"}))) is None
 
 
 def test_crs_in_an_attribute_of_that_name() -> None:
