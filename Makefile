@@ -105,7 +105,7 @@ bench-adapt: $(STAMP)
 # Takes hours to days. Interrupted runs continue; --only-print prints what is finished. The last two need ERA5, and say
 # where to get it if it is not there.
 bench-papers: $(STAMP)
-	for name in gp1d_rbf gp1d_periodic gp1d_matern32 gp2d_rbf images_digits; do \
+	for name in gp1d_rbf gp1d_periodic gp1d_matern32 gp2d_rbf images_digits images_photographs images_translated; do \
 	    $(BIN)/python benchmarks/papers/gp.py --recipe $$name || exit 1; done
 	$(BIN)/python benchmarks/papers/gp.py --steps 20000 --batch-size 8 --models TNP-KR-SA --test-batches 1000 \
 	    --out runs/papers/own --set data.shared=false training.optimiser=adamw training.weight_decay=0.01 \
@@ -120,6 +120,8 @@ bench-papers: $(STAMP)
 	$(BIN)/python benchmarks/papers/kolmogorov.py
 	$(BIN)/python benchmarks/papers/scaling.py
 	$(BIN)/python benchmarks/papers/era5.py --recipe era5_british_isles
+	$(BIN)/python benchmarks/papers/era5.py --recipe era5_british_isles --models 'TE-PT-TNP, kriging head' \
+	    --out runs/papers/own --set training.learning_rate=1e-3 training.decay=0.6 training.clip=1.0
 	$(BIN)/python benchmarks/papers/era5.py
 
 clean:

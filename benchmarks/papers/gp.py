@@ -77,20 +77,24 @@ def published(recipe: str) -> dict[str, dict[str, float]]:
     return {**columns, SECOND_HAND: SECOND[recipe]} if SECOND[recipe] else columns
 
 
+TE_TNP_NOTE = "TE-TNP is trained as in its own paper but for the recipe's falling rate: AdamW, 5e-4, clipped at 0.5."
+
 NOTES = {
-    "gp1d_rbf": "TE-TNP is trained as in its own paper but for the recipe's falling rate: AdamW, 5e-4, clipped at 0.5.",
     "images_digits": "The best step of each run is chosen by tasks of the same few images that it is scored on.",
 }
-"""What else a page has to say."""
+"""What else the page of a recipe has to say."""
 
 
 def main() -> None:
     others = {"EQTNP", "TNP-ND", "TNP-A", "LBANP", "PT-TNP", "RCNP", "TE-PT-TNP", "TE-PT-TNP, kriging head"}
     others |= {"TNP-KR-SA, invariant", "TNP-KR-SA, means"}
     models = [name for name in MODELS if name not in others]
+    more = ["EQTNP", "LBANP", "PT-TNP", "TNP-ND", "TNP-A"]
     given = add_seeds(arguments(__doc__ or "", SECOND, models)).parse_args()
     if given.recipe == "images_translated" and given.models == models:
         given.models = list(EXTRA[given.recipe])
+    if given.recipe == "gp1d_matern32" and given.models == models:
+        given.models = [*models, *more]
     every = max(1, given.steps // 20)
     found = run(
         given,
@@ -98,10 +102,11 @@ def main() -> None:
         [f"training.validate_every={every}", "training.validation_batches=16", "training.save_every_s=60"],
         EXTRA.get(given.recipe),
     )
-    if found:
+    if found or given.unfinished:
         tnp_kr, te_tnp = (100_000, 32 if given.recipe.startswith("gp1d") else 16), (500_000, 8)
         paper = te_tnp if given.recipe == "images_translated" else tnp_kr
         note = f"{budget(given, paper=paper)} {NOTES.get(given.recipe, '')}".rstrip()
+        note += f" {TE_TNP_NOTE}" if "TE-TNP" in found else ""
         publish(given, found, given.recipe, note, report(found, published(given.recipe)))
 
 

@@ -36,6 +36,8 @@ MODELS = {
     "tnp-kr, full": ("tnp-kr", {"attention": "full"}),
     **{name: (name, {}) for name in ARCHITECTURES if name != "tnp-kr"},
 }
+LEFT_OUT = "Weights are random. A dash is a size that was expected to take longer than the limit, in seconds."
+
 SIZES = tuple(10**i for i in range(7))
 FIXED = 100
 Table = dict[str, dict[int, tuple[float, float]]]
@@ -140,7 +142,7 @@ def main() -> None:
     page = "scaling" if device == "cpu" else "scaling-gpu"
     plot(results, given.pages / f"{page}.png")
     unit = "One thread of a CPU" if device == "cpu" else f"One {torch.cuda.get_device_name()}"
-    parts = [f"# {page}", f"{unit}; `python benchmarks/papers/scaling.py --limit {given.limit:g}`. Untrained."]
+    parts = [f"# {page}", f"{unit}; `python benchmarks/papers/scaling.py --limit {given.limit:g}`. {LEFT_OUT}"]
     for grows, by_model in results.items():
         parts.append(f"Milliseconds (MiB) of a prediction by the number of {grows} points, with {FIXED} of the others:")
         rows = [

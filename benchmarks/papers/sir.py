@@ -195,7 +195,7 @@ def main() -> None:
         {key: {"likelihood": "categorical"} for key in given.models},
         asked=asked,
     )
-    if found:
+    if found or given.unfinished:
         publish(given, found, "sir", *page(given, found))
 
 
@@ -240,10 +240,11 @@ def page(given: argparse.Namespace, found: dict[str, dict[str, Any]]) -> list[st
 
 
 def _filled_text(side: int, row: dict[str, float]) -> str:
-    # one frame has no error; its score of all cells follows, as observed cells are kept
+    # a score without a number of frames is of one whole frame, and of all its cells as observed ones are kept
     every = row.get("all", row["nll"] * (1 - row["context"] / side**2))
     frames = f"{row['frames']:.0f} frames" if "frames" in row else "one frame, so without an error"
-    part = f"; of each a window of {WINDOW} x {WINDOW} cells, the border of {BORDER} not scored" * (side > WINDOW)
+    part = f"; of each a window of {WINDOW} x {WINDOW} cells, the border of {BORDER} not scored"
+    part *= side > WINDOW and "frames" in row
     missing, full = (
         f"{value:.4f}" + (f" ± {row[f'{key}_error']:.4f}" if f"{key}_error" in row else "")
         for key, value in (("nll", row["nll"]), ("all", every))

@@ -353,9 +353,10 @@ def unfinished(given: argparse.Namespace) -> list[str]:
     steps: dict[str, int] = getattr(given, "unfinished", {})
     if not steps:
         return []
-    runs = (
-        f"{label} ({step:,} of {given.steps:,} steps)" if step else f"{label} (no run)" for label, step in steps.items()
-    )
+    runs = []
+    for label, step in steps.items():
+        done = "trained, not scored" if step == given.steps else f"{step:,} of {given.steps:,} steps"
+        runs.append(f"{label} ({done if step else 'no run'})")
     return [f"Unfinished: {', '.join(runs)}."]
 
 
@@ -369,5 +370,6 @@ def plot(found: Mapping[str, Mapping[str, Any]], file: Path, title: str) -> None
         axes.plot(*zip(*points, strict=True), marker=".", label=label)
     axes.set(xlabel="step", ylabel="NLL of held-out tasks", title=title)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0))
+    if found:
+        axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     FigureCanvasAgg(figure).print_figure(str(file), dpi=70)
