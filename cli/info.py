@@ -98,7 +98,7 @@ def info(source: str, storage: tuple[str, ...], as_json: bool, missing: tuple[st
         ds, fates, flags = _fates(ds, grid, conditions)
         described = {}
         for name, da in ds.data_vars.items():
-            found = described[str(name)] = _describe(da, grid)
+            found = described[str(name)] = _describe(da, grid, doubted=fates[name][0])
             found["would_be_filled"], found["because"] = fates[name]
             if found["would_be_filled"] and flags.masks:  # the dtype may have been widened to hide values
                 found["dtype"] = str(flags.ds[name].encoding.get("dtype", flags.ds[name].dtype))
@@ -179,8 +179,11 @@ def _why(found: dict[str, Any], flagged: xr.DataArray | None, grid: Grid) -> dic
     }
 
 
-def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
-    """Dimensions, stored dtype and nodata of a variable, and the census of its gaps if it is a raster of numbers."""
+def _describe(da: xr.DataArray, grid: Grid, *, doubted: bool) -> dict[str, Any]:
+    """Dimensions, stored dtype and nodata of a variable, and the census of its gaps if it is a raster of numbers.
+
+    Warns of values that may be missing ones if they are `doubted`.
+    """
     from geonp.raster.nodata import UNLIMITED, stored_nodata, valid_limits
 
     description: dict[str, Any] = {
@@ -195,7 +198,7 @@ def _describe(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
         description["valid_range"] = [_number(limit) for limit in limits]
     description["nodata"] = None if nodata is None else _number(nodata)
     undeclared = da.dtype.kind in "iu" and nodata is None and limits == UNLIMITED
-    return description if undeclared or not da.size else {**description, **_gaps(da, grid)}
+    return description if undeclared or not da.size else {**description, **_gaps(da, grid, doubted=doubted)}
 
 
 def _number(value: float) -> float | str:
@@ -203,7 +206,7 @@ def _number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
+def _gaps(da: xr.DataArray, grid: Grid, *, doubted: bool) -> dict[str, Any]:
     """Census of the gaps in all slices of a variable, read in parts of limited size."""
     import numpy as np
 
@@ -250,7 +253,8 @@ def _gaps(da: xr.DataArray, grid: Grid) -> dict[str, Any]:
             "farthest_from_data": round(farthest, 2) if np.isfinite(farthest) else None,
             **({"farthest_within": within} if within else {}),
         }
-    warn_of_sentinels(da, suspects(extremes))
+    if doubted:
+        warn_of_sentinels(da, suspects(extremes))
     return {
         "least": min(ends) if ends else None,
         "greatest": max(ends) if ends else None,

@@ -138,3 +138,9 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
         frame, level = frame.f_back, level + 1
     emit = getattr(sys.modules.get("distributed.worker"), "warn", warnings.warn)
     emit(redacted(message), category, stacklevel=level)
+
+
+def require_callable(progress: object) -> None:
+    """Check before the work that progress can be shown."""
+    if progress is not None and not callable(progress):
+        raise InputError(f"progress must be a function that is called after each part: got {progress!r}; leave it out")

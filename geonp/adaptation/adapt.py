@@ -28,7 +28,7 @@ from geonp.adaptation.crops import Crop, Masking, draw_task, fit_masking, hold_o
 from geonp.adaptation.search import Candidate, Search, search_neighbourhood
 from geonp.adaptation.surroundings import Surroundings
 from geonp.adaptation.validation import HoldOut, hide_held_out, require_others
-from geonp.errors import InputError, OutputError
+from geonp.errors import InputError, OutputError, require_callable
 from geonp.fill.domain import domain_of
 from geonp.fill.doubts import warn_of_codes
 from geonp.fill.kinds import check_numbers
@@ -197,6 +197,7 @@ def adapt(
     >>> geonp.infill(dem.where(dem < 0.5), model=adapted).attrs["geonp_model"]
     'my'
     """
+    require_callable(progress)
     clock, file = Clock(*_checked(minutes, steps, seed)), _checked_out(Path(out), overwrite)
     options = FillOptions(nodata=nodata, missing=missing, across=across, covariate_resampling=covariate_resampling)
     given = named(covariates)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from geonp.errors import InputError
+from geonp.errors import InputError, require_callable
 from geonp.evaluation.across import ACROSS_METHODS, HARMONIC, predict_across
 from geonp.evaluation.baselines import METHODS, REGRESSION, drawn_from, predict, requested
 from geonp.evaluation.bounded import cut_off, limits_of
@@ -148,6 +148,7 @@ def evaluate(
     >>> comparison.scores["geonp"].rmse < comparison.scores["nearest"].rmse
     True
     """
+    require_callable(progress)
     given, model = named(covariates), os.fspath(model)
     asked = FillOptions(across=across, empty_slices=empty_slices, bounds=bounds)
     _check_options(holdout, fraction, size, given, empty_slices=empty_slices)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from geonp.errors import InputError
+from geonp.errors import InputError, require_callable
 from geonp.evaluation.baselines import ACROSS, REGRESSION, drawn_from, requested
 from geonp.evaluation.bounded import Parts, cut_off, limits_of
 from geonp.evaluation.cross_validation import RESULTS, CrossValidation
@@ -127,6 +127,7 @@ def cross_validate(
     >>> comparison.scores["geonp"].rmse < comparison.scores["nearest"].rmse
     True
     """
+    require_callable(progress)
     options = {"model": os.fspath(model), "max_distance": max_distance, "device": device, "batch_size": batch_size}
     data = _measured(points, (values, x, y), crs, covariates, errors, repeats, (time, every), units)
     baselines = requested(baselines, data.methods, {REGRESSION: "covariates", ACROSS: "time"})

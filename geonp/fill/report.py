@@ -29,12 +29,6 @@ from geonp.raster.windows import Window
 Counts = dict[str, dict[str, int]]
 
 
-def require_callable(progress: object) -> None:
-    """Check before the work that progress can be shown."""
-    if progress is not None and not callable(progress):
-        raise InputError(f"progress must be a function that is called after each part: got {progress!r}; leave it out")
-
-
 @dataclass(frozen=True)
 class Report:
     """Result of filling a store.

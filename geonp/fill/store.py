@@ -17,7 +17,7 @@ import dask
 import xarray as xr
 from dask.delayed import Delayed
 
-from geonp.errors import InputError, OutputError, redacted, warn
+from geonp.errors import InputError, OutputError, redacted, require_callable, warn
 from geonp.fill.fingerprint import digest, fingerprint, require_unchanged, values_of
 from geonp.fill.gaps import packed_domain, packed_size_masks
 from geonp.fill.infill import template, warpings_of
@@ -25,7 +25,7 @@ from geonp.fill.layout import Layout, checked_layout
 from geonp.fill.measurements import with_measurements
 from geonp.fill.options import FillOptions
 from geonp.fill.plan import FillPlan, planned, processes_bytes
-from geonp.fill.report import Report, check_observed, failures, require_callable, tally
+from geonp.fill.report import Report, check_observed, failures, tally
 from geonp.fill.request import Request, prepare
 from geonp.fill.session import fill_session
 from geonp.fill.signatures import FillKeywords, takes_fill_options

@@ -13,11 +13,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from geonp.errors import InputError, warn
+from geonp.errors import InputError, require_callable, warn
 from geonp.fill.bounds import SAMPLE, bounds_of, mapped, said, warping_array
 from geonp.fill.options import Bounds, FillOptions
 from geonp.fill.outputs import outputs, result_arrays
-from geonp.fill.report import require_callable
 from geonp.fill.request import load_job, require_covariates
 from geonp.inference.kernel import FillJob
 from geonp.inference.warping import Warping

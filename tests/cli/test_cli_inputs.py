@@ -118,6 +118,13 @@ def test_info_warns_of_undeclared_nodata(tmp_path: Path) -> None:
     assert "a: 12 observed cells hold 99999, far from all other values" in with_warnings("info", source)
 
 
+def test_info_does_not_doubt_what_describes_another_variable(tmp_path: Path, model: str) -> None:
+    xr.Dataset({"a": (("y", "x"), VALUES)}).where(~GAPS).geonp.infill(model=model, tails=True).to_netcdf(
+        tmp_path / "a.nc"
+    )
+    assert "far from all other values" not in with_warnings("info", tmp_path / "a.nc")
+
+
 def test_several_nodata_values_of_packed_cells(tmp_path: Path, model: str) -> None:
     stored = (100 * np.add.outer(np.arange(12), np.arange(15))).astype("i2")
     stored[3:5, 4:6], stored[8, 9] = -999, -888

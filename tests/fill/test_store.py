@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 import dask
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import xarray as xr
@@ -34,6 +35,7 @@ from hypothesis import strategies as st
 from rasterio import Affine
 from zarr.storage import _local
 
+import geonp
 from geonp.errors import ClusterError, InputError, OutputError, PredictionError
 from geonp.fill import region
 from geonp.fill.infill import infill
@@ -1143,7 +1145,15 @@ def test_attributes_as_stackstac_has_them(tmp_path: Path) -> None:
     assert not (tmp_path / "b.zarr").exists()
 
 
-def test_progress_that_cannot_be_shown_is_refused_before_the_work(model: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["fill_store", "adapt", "evaluate", "interpolate", "cross_validate"])
+def test_progress_that_cannot_be_shown_is_refused_before_the_work(model: str, tmp_path: Path, name: str) -> None:
+    table = pd.DataFrame({"x": np.arange(9.0), "y": np.arange(9.0) % 3, "t": np.arange(9.0)})
+    given = {
+        "fill_store": (field(), tmp_path / "out.zarr"),
+        "interpolate": (table, table[["x", "y"]]),
+        "cross_validate": (table,),
+    }
+    options = {"out": tmp_path / "a.safetensors"} if name == "adapt" else {}
     with pytest.raises(InputError, match=r"progress must be a function.*got 3"):
-        fill_store(field(), tmp_path / "out.zarr", model=model, progress=3)  # type: ignore[arg-type]
+        getattr(geonp, name)(*given.get(name, (field(),)), model=model, progress=3, **options)
     assert not list(tmp_path.iterdir())
