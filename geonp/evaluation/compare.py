@@ -28,6 +28,7 @@ from geonp.fill.doubts import warn_of_codes
 from geonp.fill.infill import infill
 from geonp.fill.missing import MissingLike
 from geonp.fill.options import Bounds, FillOptions
+from geonp.fill.picture import frame_of_part
 from geonp.fill.request import covariates_on
 from geonp.inference.checkpoint import load_card
 from geonp.inference.covariates import Layer
@@ -183,6 +184,7 @@ def evaluate(
         seed=seed,
         model={"model": card.name, "model_version": card.version, "weights_sha256": card.sha256},
         test=test,
+        place=frame_of_part(cut),
         predictions={method: fill(method) for method in (*ours, *baselines)},
     )
     return _scored(comparison)

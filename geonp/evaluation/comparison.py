@@ -36,6 +36,8 @@ class Comparison(Scored):
         Share of the cells to hide, see :func:`geonp.evaluate`.
     test : HoldOut
         The evaluated part with and without its hidden cells.
+    place : Frame, optional
+        Where the evaluated part is on maps. By default they have rows and columns.
     """
 
     shape: tuple[int, int]
@@ -43,6 +45,7 @@ class Comparison(Scored):
     y_up: bool
     fraction: float
     test: HoldOut
+    place: Frame | None = None
 
     scored_name = "cells"
     distance_unit = "cells"
@@ -131,9 +134,11 @@ class Comparison(Scored):
 
     @property
     def frame(self) -> Frame:
-        """Rows and columns of the window."""
+        """The coordinates of the window, or its rows and columns."""
         from geonp.fill.panels import Frame
 
+        if self.place is not None:
+            return self.place
         rows, columns = self.test.truth.shape
         left, top = self.window.col - 0.5, self.window.row - 0.5
         lower, upper = (top, top + rows) if self.y_up else (top + rows, top)

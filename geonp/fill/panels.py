@@ -137,6 +137,8 @@ def drawn(
         figure.suptitle(textwrap.fill(title, across), x=0.01, ha="left", fontweight="bold", fontsize=12)
         # beside the title, where no label of an axis can be
         figure.text(0.995, 0.99, note, ha="right", va="top", fontsize=7, alpha=0.6)
+        # maps keep their shape, which the first layout does not know yet: it would cut off labels
+        figure.draw_without_rendering()
     return figure
 
 
@@ -215,7 +217,7 @@ def _bar(axis: Axes, image: Any, panel: Panel) -> None:
         bar.set_ticks(np.arange(len(panel.names)), labels=panel.names)
         bar.ax.tick_params(length=0)
         bar.ax.minorticks_off()
-    elif panel.label:
+    elif panel.label != "1":  # that of numbers without a unit
         bar.set_label(panel.label)
     if panel.style.get("cmap") == "twilight":
         bar.set_ticks(np.arange(panel.style["vmin"], panel.style["vmax"] + 1, 90))

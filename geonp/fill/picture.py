@@ -124,6 +124,12 @@ def check_picture(path: str | Path, *, overwrite: bool = False) -> None:
     check_writable(path.parent, "Expected an existing, writable folder.")
 
 
+def frame_of_part(part: xr.DataArray) -> Frame | None:
+    """The place of a part of a raster ``(rows, columns)``; None without even coordinates."""
+    grid = Grid.from_xarray(part)
+    return None if grid.bounds is None else _frame(part, grid)
+
+
 def save_picture(figure: Figure, path: str | Path) -> None:
     """Write a figure to `path`, which appears when it is complete; its extension says the format.
 

@@ -133,6 +133,16 @@ def test_rows_grow_to_the_north_of_a_raster_that_begins_in_the_south(model: str)
     assert evaluate(raster().sortby("y"), model=model, baselines=["nearest"]).y_up
 
 
+def test_maps_have_the_coordinates_of_the_evaluated_part(model: str) -> None:
+    degrees = {"y": 50 - 0.1 * np.arange(40), "x": 5 + 0.1 * np.arange(48)}
+    dem = raster().assign_coords(degrees).rename(y="lat", x="lon")
+    frame = evaluate(dem, model=model, size=32, baselines=["nearest"]).frame
+    assert frame.degrees
+    assert frame.extent == pytest.approx((5.75, 8.95, 46.45, 49.65))
+    plain = raster().drop_vars(["y", "x"], errors="ignore")
+    assert evaluate(plain, model=model, size=32, baselines=["nearest"]).frame.labels == ("column", "row")
+
+
 def handmade(**errors: float) -> Comparison:
     """A comparison of methods with constant errors and standard errors of one."""
     truth = np.zeros((4, 4), np.float32)

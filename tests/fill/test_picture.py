@@ -59,6 +59,31 @@ def test_the_four_maps_of_a_slice() -> None:
     assert any(text.endswith("°E") for text in texts)
 
 
+@pytest.mark.parametrize(("rows", "cols"), [(24, 30), (24, 24), (16, 24), (9, 32), (24, 6)])
+@pytest.mark.parametrize("values_only", [False, True])
+def test_labels_lie_within_the_picture_when_it_is_first_drawn(rows: int, cols: int, values_only: bool) -> None:
+    ds = (
+        result(Y + 2000.0, units="mm")
+        .isel(y=slice(rows), x=slice(cols))
+        .assign_coords(y=5_080_000 + 125.0 * np.arange(rows), x=465_000 + 125.0 * np.arange(cols))
+    )
+    ds = ds[["a"]] if values_only else ds
+    for coords in ({}, {"y": DEGREES["y"][1][:rows], "x": DEGREES["x"][1][:cols]}):
+        placed = ds.assign_coords({name: (name, at, DEGREES[name][2]) for name, at in coords.items()})
+        figure = placed.geonp.plot()
+        figure.draw_without_rendering()
+        inches, box = figure.get_size_inches(), figure.get_tightbbox()
+        assert box.x0 >= 0
+        assert box.y0 >= 0
+        assert box.x1 <= inches[0]
+        assert box.y1 <= inches[1]
+
+
+def test_numbers_without_a_unit_have_no_label() -> None:
+    figure = result(Y + 0.1 * X, units="1", long_name="NDVI").geonp.plot()
+    assert not {axis.get_ylabel() for axis in figure.axes if not axis.images} - {""}
+
+
 def test_packed_values_are_drawn_without_the_units_of_unpacked_ones() -> None:
     ds = result(Y + 0.1 * X, units="mm", long_name="Rain", scale_factor=0.01)
     texts = [text.get_text() for axis in ds.geonp.plot().axes for text in axis.findobj() if hasattr(text, "get_text")]
