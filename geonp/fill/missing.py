@@ -187,7 +187,8 @@ def find_layer(expression: Expression, ds: xr.Dataset) -> tuple[xr.DataArray, Ma
     if found is None:
         wanted = repr(expression.layer) if expression.layer else " or ".join(map(repr, PRESETS[expression.text].layers))
         names_ = ", ".join(map(str, (*ds.data_vars, *_band_names(ds)))) or "none"
-        instead = f" or name the layer: NAME={expression.text}" if not expression.layer else ""
+        named = f" or name the layer: NAME={expression.text}, on the command line also FILE={expression.text}"
+        instead = named if not expression.layer else ""
         raise InputError(
             f"The raster has no layer {wanted} for the condition {expression.text!r}: expected one of {names_}. "
             f"Correct missing (--gaps-where),{instead or ' or give a file: FILE:VARIABLE on the command line'}."

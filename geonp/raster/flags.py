@@ -112,7 +112,8 @@ class Expression:
             return None, (number,)
         if text in named:
             return named[text]
-        others = f"one of {', '.join(named)}" if named else "nothing else, as the layer has no flag_meanings"
+        without = "nothing else: the layer has no flag_meanings, and its name is that of no preset"
+        others = f"one of {', '.join(named)}" if named else without
         raise InputError(f"The layer {layer.name!r} has no flag {text!r}: expected a number, or {others}.")
 
     def _number(self, text: str, layer: xr.DataArray) -> float:

@@ -8,6 +8,7 @@ the 1 km state QA.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -101,5 +102,6 @@ PRESETS = {
 
 
 def preset_of(layer: str) -> Preset | None:
-    """The table for a layer of this name."""
-    return next((preset for preset in PRESETS.values() if layer.lower() in preset.layers), None)
+    """The table for a layer of this name, or of one that contains it as words, as files do: ``LC09_..._QA_PIXEL``."""
+    words = re.sub("[^a-z0-9]+", "_", layer.lower())
+    return next((p for p in PRESETS.values() if any(f"_{name}_" in f"_{words}_" for name in p.layers)), None)

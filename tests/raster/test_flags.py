@@ -151,6 +151,10 @@ def test_names_of_a_preset_where_the_file_has_none() -> None:
     values = np.array([1 << 3, 0b01 << 8, 0b11 << 8, 0b11 << 14], np.uint16)
     assert holds("QA_PIXEL=cloud_confidence_high", values, name="QA_PIXEL").tolist() == [False, False, True, False]
     assert holds("scl=thin_cirrus", [9, 10], name="scl").tolist() == [False, True]
+    assert holds("q=cloud", [1 << 3, 1 << 4], name="LC09_L2SP_193027_20240601_02_T1_QA_PIXEL").tolist() == [True, False]
+    assert holds("q=snow", [11, 4], name="T32TPT_20240601T101559_SCL_20m").tolist() == [True, False]
+    with pytest.raises(InputError, match="has no flag 'snow'"):
+        holds("q=snow", [11, 4], name="scale")
     assert all(set(preset.missing) <= set(preset.flags) for preset in PRESETS.values())
 
 
