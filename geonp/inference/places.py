@@ -13,7 +13,7 @@ from geonp.inference.censoring import latent, without_piles
 from geonp.inference.context import framed
 from geonp.inference.far import NO_BLOCKS, FarContext
 from geonp.inference.kernel import FillJob, result_dtype, within
-from geonp.inference.stitching import Tile, batches, blended, stitch
+from geonp.inference.stitching import Tile, batches, blended, overlaps, stitch
 from geonp.inference.tiles import far_of
 from geonp.raster.arrays import BoolArray, FloatArray, IntArray, StructArray
 from geonp.raster.metadata import FillFlag
@@ -26,8 +26,6 @@ class PlaceSettings:
 
     side_px: int = 8
     """Side of a tile. The context of a wider one would have no room for the observed cells around it."""
-    overlap_px: float = 1.0
-    """Distance to which the predictions of a tile reach into its neighbours."""
     exact_px: float = 1e-4
     """A place this near to the centre of an observed cell has its value."""
     most_targets: int = 3072
@@ -115,7 +113,8 @@ def _tiles(
     side, width, window = PLACES.side_px, values.shape[1], job.window(chunk)
     ground, every = job.ground(chunk, context_mask), np.ones((PLACES.side_px, PLACES.side_px), bool)
     neighbourhood = job.predictor.neighbourhood
-    for corner, index, weights in _members(places[wanted], window):
+    reach = overlaps(context_mask, neighbourhood)[tuple(np.rint(places[wanted]).astype(np.intp).T)]
+    for corner, index, weights in _members(places[wanted], reach, window):
         box = np.array([corner, corner + side])
         if not ground.has_places(box, every):  # beyond the edge of the raster
             continue
@@ -135,12 +134,14 @@ def _tiles(
             yield without_piles(Tile(xc, yc, xt, targets, weights[part]), job.warping, job.predictor)
 
 
-def _members(places: FloatArray, window: Window) -> Iterator[tuple[IntArray, IntArray, FloatArray]]:
+def _members(places: FloatArray, overlap: IntArray, window: Window) -> Iterator[tuple[IntArray, IntArray, FloatArray]]:
     """First cell of each tile in the window, the places that it predicts, and the weights of these predictions.
 
-    The weights of the up to four tiles that predict a place sum to one.
+    Tiles overlap at each place to the distance `overlap`, see :func:`geonp.inference.stitching.overlaps`, at most half
+    a tile. The weights of the up to four tiles that predict a place sum to one.
     """
-    side, lap = PLACES.side_px, PLACES.overlap_px / PLACES.side_px
+    side = PLACES.side_px
+    lap = np.minimum(overlap / side, 0.5)[:, None]
     position = (places + np.array([window.row, window.col]) + 0.5) / side
     own = np.floor(position).astype(np.intp)
     depth = position - own
