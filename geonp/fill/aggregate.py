@@ -9,11 +9,12 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import dask.array as da
 import numpy as np
 import pandas as pd
 import xarray as xr
 from dask.base import compute
-from dask.delayed import delayed
+from dask.delayed import Delayed, delayed
 from pyproj import CRS
 
 from geonp.errors import InputError, ModelError, warn
@@ -341,8 +342,8 @@ def _table(
     parts = list(_parts(regions, chunks[-2:]))
     tasks = []
     for index, (where, pairs, cells) in itertools.product(slices, parts):
-        given = [array.data[(*index, *where)] for array in (values, flags)]
-        given.append(drawn.data[(slice(None), *index, *where)])
+        given = [_whole(array.data[(*index, *where)]) for array in (values, flags)]
+        given.append(_whole(drawn.data[(slice(None), *index, *where)]))
         weighted = weights[pairs]
         tasks.append(delayed(Sums.of)(*given, regions.region[pairs], cells, weighted, threshold))
     sums, rows, n = compute(*tasks), [], len(regions.names)
@@ -361,6 +362,12 @@ def _table(
             "as those that were filled across slices within bounds"
         )
     return out
+
+
+def _whole(part: da.Array) -> Delayed:
+    """A part as one task. Its tasks keep their names, so that a fill that several parts need is computed once."""
+    task: Delayed = part.rechunk(-1).to_delayed(optimize_graph=False).item()
+    return task
 
 
 def _parts(

@@ -18,6 +18,7 @@ from scipy import ndimage
 from geonp.errors import InputError
 from geonp.fill.aggregate import aggregate
 from geonp.fill.infill import infill
+from geonp.inference.predictor import Predictor
 from geonp.io.files import open_raster
 from geonp.io.output import write_raster
 from geonp.raster.grid import Grid
@@ -99,6 +100,22 @@ def test_a_raster_with_gaps_is_filled_first(wide_tiles: str) -> None:
     later = aggregate(infill(stack, model=wide_tiles), (8, 10), samples=4, model=wide_tiles)
     np.testing.assert_allclose(table.value, later.value, rtol=1e-5)
     np.testing.assert_allclose(table.standard_error, later.standard_error, rtol=1e-3)
+
+
+def test_the_fill_of_a_raster_with_gaps_is_computed_once(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values, flags and samples each filled it anew, which took three times as long."""
+    predictions: list[int] = []
+    predict = Predictor.__call__
+
+    def counted(*args: Any, **options: Any) -> Any:
+        predictions.append(1)
+        return predict(*args, **options)
+
+    monkeypatch.setattr(Predictor, "__call__", counted)
+    infill(raster(), model=model, samples=4)
+    once = len(predictions)
+    aggregate(raster(), 8, samples=4, model=model)
+    assert len(predictions) == 2 * once > 0
 
 
 def test_what_other_slices_tell_makes_means_more_certain(tmp_path: Path) -> None:
