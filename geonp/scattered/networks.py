@@ -60,6 +60,9 @@ class NetworkSettings:
     few: float = 4.0
     """Standard errors from the `n` measurements of one time are multiplied by ``1 + few / n``, since the covariance of
     few measurements is hardly known."""
+    seen: float = 1.15
+    """Factor of such standard errors where levels are a covariate: those of stations partly know the measurements that
+    they are a covariate of. Without it, 91 % of hidden values were within the 95 % intervals of 100 stations."""
     least_error: float = 0.5
     """Lower limit of such a standard error, relative to that of the process."""
     least_change: float = 1e-3
@@ -375,7 +378,8 @@ def _without_piles(part: Observations, warping: Warping | None) -> tuple[Float64
 def mixed(alone: StructArray, across: StructArray) -> StructArray:
     """Weighted means of two fields, without an edge where one becomes better than the other.
 
-    The standard error is the mean of both, because the errors of one place are correlated.
+    The standard error is the mean of both, because the errors of one place are correlated, and the spread of the two
+    values is added, as in a mixture.
     """
     own, other = (field["standard_error"].astype(np.float64) ** ACROSS_TIMES.power for field in (alone, across))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -385,4 +389,6 @@ def mixed(alone: StructArray, across: StructArray) -> StructArray:
         # the exact values at both ends, also where one of them is not finite
         both = (1 - weight) * alone[name] + weight * across[name]
         out[name] = np.where(weight == 0, alone[name], np.where(weight == 1, across[name], both))
+    apart = np.where(weight % 1 > 0, across["value"] - alone["value"], 0.0)
+    out["standard_error"] = np.hypot(out["standard_error"], np.sqrt(weight * (1 - weight)) * apart)
     return out

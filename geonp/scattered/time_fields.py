@@ -16,7 +16,7 @@ from geonp.inference.stack import beside
 from geonp.raster.arrays import IntArray, StructArray
 from geonp.raster.metadata import FillFlag
 from geonp.scattered.across_times import ACROSS_TIMES, Asked, Moments
-from geonp.scattered.networks import Network, mixed
+from geonp.scattered.networks import NETWORK, Network, mixed
 from geonp.scattered.prediction import Question, answered, predicted
 from geonp.scattered.squares import Observations
 from geonp.scattered.targets import Target, of_places
@@ -117,13 +117,15 @@ def _alone_at(
         for mask in (known, ~known):
             if mask.any():
                 there, own = [layer.at(index[mask]) for layer in layers], part
-                if network is not None and mask is known:
+                with_levels = network is not None and mask is known
+                if network is not None and with_levels:
                     own = replace(part, covariates=(*part.covariates, network.levels(part.xy, time)))
                     there.append(network.levels(target.places[index[mask]], time))
                 questions.append(Question(target.places[index[mask]], own, there))
-                of.append((time, mask))
+                of.append((time, mask, with_levels))
     out: dict[int, StructArray] = {}
-    for (time, mask), found in zip(of, answered(questions, job), strict=True):
+    for (time, mask, with_levels), found in zip(of, answered(questions, job), strict=True):
+        found["standard_error"] *= NETWORK.seen if with_levels else 1.0
         out.setdefault(time, np.empty(mask.size, found.dtype))[mask] = found
     return out
 
