@@ -11,11 +11,12 @@ from torch.nn import functional as F
 
 from geonp.nn.drift import N_TERMS, Columns, Covariates, Variances, standardise_covariates
 from geonp.nn.drift_process import DriftModel, DriftObservations
-from geonp.nn.heads import KRIGING, Kriged, KrigingHead, prior_of, step_inputs, unsorted, with_gradient, with_targets
+from geonp.nn.heads import Kriged, KrigingHead, unsorted, with_targets
 from geonp.nn.layers import MLP, masked_mean
 from geonp.nn.likelihood import condition
 from geonp.nn.nugget import with_nugget, without_known_errors
 from geonp.nn.observations import Observations, bounded_noise, outside_in_order, with_even_amplitude
+from geonp.nn.scoring import SCORING, drift_scoring_step, prior_of, step_inputs, with_gradient
 from geonp.nn.smoothness import Fields, less_likely, smoother
 
 
@@ -32,8 +33,6 @@ class DriftSettings:
     start: tuple[float, float, float] = (-7.0, -8.0, -9.0)
     """Log variances of slope, curve and varying slope before the first step. Steps up may be large; a step down from a
     variance that is much too large is about one: from -1, white noise beside a smooth field cost up to 5 % of CRPS."""
-    max_step: float = 5.0
-    """Largest change of a log variance in one step of Fisher scoring."""
     prior_precision: float = 0.0002
     """Precision of the prior of a log variance, per context point, before the learned factor. The information on the
     variance of one slope is at most 0.5 in total."""
@@ -270,7 +269,7 @@ class DriftKrigingHead(KrigingHead):
         part = context.at(outside_in_order(context.x, context.mask), context.mask.new_ones(1)).thinned(DRIFT.n_rough)
         thinned = part.thinned(DRIFT.n_rough_information)
         raw = part.x.new_zeros(len(part.x), self.model.n_raw).double()
-        precision = torch.full_like(raw, KRIGING.prior_precision)
+        precision = torch.full_like(raw, SCORING.prior_precision)
         for _ in range(DRIFT.rough_steps):
             linear, at = self.model.linearise(raw), raw_drift.detach()
             constants = self.model.scale(at.exp().sum(-1).clamp_max(1.0), raw)
@@ -278,7 +277,7 @@ class DriftKrigingHead(KrigingHead):
             features = _covariate_features(at, drift_score, part, used_mask, likelihood)
             drift_prior = prior_of(self.rough_prior(features), start - at, DRIFT.prior_precision)
             information = self.model.drift_information(linear, at, constants, thinned)
-            step, drift_step = _scoring_step(
+            step, drift_step = drift_scoring_step(
                 information, score, drift_score, (-precision * raw, precision), drift_prior
             )
             raw, raw_drift = raw + step.detach(), raw_drift + drift_step
@@ -313,7 +312,7 @@ class DriftKrigingHead(KrigingHead):
             found = with_nugget(self.model, found, context, start_fields(found, context))
         raw = with_gradient(found, raw)
         start, drift_start, first, n = raw, raw_drift, context, raw_drift.shape[1]
-        part, few = context.thinned(self.n_refine), context.thinned(KRIGING.n_information)
+        part, few = context.thinned(self.n_refine), context.thinned(SCORING.n_information)
         for i, is_thinned in self.scoring:
             linear, at = self.model.linearise(raw), raw_drift.detach()
             constants, scored = self.model.scale(prepared.effect, raw), part if is_thinned else context
@@ -321,7 +320,7 @@ class DriftKrigingHead(KrigingHead):
             inputs = step_inputs(pooled, raw.float(), likelihood, score.float())
             features = _covariate_features(at, drift_score, scored, prepared.used_mask, likelihood)
             features = torch.cat([pooled[:, None].expand(-1, n, -1), features], -1)
-            step, drift_step = _scoring_step(
+            step, drift_step = drift_scoring_step(
                 self.model.drift_information(linear, at, constants, few),
                 score,
                 drift_score,
@@ -331,7 +330,7 @@ class DriftKrigingHead(KrigingHead):
             raw, raw_drift = raw + step, raw_drift + drift_step
             if not is_thinned:
                 context = context.trusting(trusted_mask)
-                few = context.thinned(KRIGING.n_information)
+                few = context.thinned(SCORING.n_information)
         fits = (raw, context, self._fields(raw, raw_drift, prepared)), (start, first, start_fields)
         undone_mask = less_likely(self.model, *fits, smooth_mask)[:, None]
         raw_drift = torch.where(undone_mask[..., None], drift_start, raw_drift)
@@ -373,28 +372,3 @@ def _covariate_features(
     number = used_mask.sum(1, keepdim=True).clamp_min(1).log().expand_as(error)
     each = torch.stack([error, correlation, number, likelihood[:, None].expand_as(error)], -1)
     return torch.cat([torch.asinh(10 * drift_score), raw_drift / 4, each], -1).float()
-
-
-def _scoring_step(
-    information: Tensor,
-    score: Tensor,
-    drift_score: Tensor,
-    prior: tuple[Tensor, Tensor],
-    drift_prior: tuple[Tensor, Tensor],
-) -> tuple[Tensor, Tensor]:
-    """A bounded step of the raw parameters ``(batch, n_raw)`` and of the log variances ``(batch, p, 3)``.
-
-    Priors are those of :func:`~geonp.nn.heads.prior_of`.
-    """
-    n, scores = score.shape[1], torch.cat([score, drift_score.flatten(1)], 1)
-    pull, precision = (torch.cat([a, b.flatten(1)], 1) for a, b in zip(prior, drift_prior, strict=True))
-    # where a covariance was singular, only the prior counts
-    valid = information.isfinite().all(-1).all(-1)[:, None] & scores.isfinite().all(-1, keepdim=True)
-    information, scores = torch.where(valid[..., None], information, 0.0), torch.where(valid, scores, 0.0)
-    step = torch.linalg.solve(information + torch.diag_embed(precision), scores + pull)
-    return _bounded(step[:, :n], KRIGING.max_step), _bounded(step[:, n:], DRIFT.max_step).view_as(drift_score)
-
-
-def _bounded(step: Tensor, limit: float) -> Tensor:
-    """A step ``(batch, n)`` scaled so that no element is beyond the limit."""
-    return step * (limit / step.abs().amax(1, keepdim=True).clamp_min(limit)) if step.shape[1] else step

@@ -17,6 +17,7 @@ from geonp.nn.nugget import with_nugget
 from geonp.nn.observations import Observations, bounded_noise, outside_in_order, with_even_amplitude
 from geonp.nn.process import CovarianceModel, LocalProcess, soft_clamp
 from geonp.nn.residuals import residual_sizes, ring_sizes
+from geonp.nn.scoring import SCORING, prior_of, scoring_step, step_inputs, with_gradient
 from geonp.nn.smoothness import less_likely, smoother
 
 
@@ -115,14 +116,8 @@ class KrigingSettings:
 
     n_rings: int = 4
     """Rings of context points by distance from the centroid, whose residuals the correction reads."""
-    n_information: int = 64
-    """Context points, thinned from all, whose Fisher information represents the context."""
-    prior_precision: float = 0.004
-    """Precision of the prior of a raw covariance parameter, per context point, before the learned factor."""
-    max_step: float = 1.0
-    """Largest change of a raw parameter in one step of Fisher scoring."""
     max_log_ratio: float = 3.0
-    """Bound of the learned log factors of the prior precisions and of the predicted scale."""
+    """Bound of the learned log factor of the predicted scale."""
     most_read: float = 20.0
     """Largest conditional mean, in standard deviations of the context, and log scale that the correction reads."""
     min_tail: float = 1e-6
@@ -331,7 +326,7 @@ class KrigingHead(nn.Module):
             found = with_nugget(self.model, found, context, self.model.fields(found, context))
         raw = with_gradient(found, raw)
         start, first = raw, context
-        part, few = context.thinned(self.n_refine), context.thinned(KRIGING.n_information)
+        part, few = context.thinned(self.n_refine), context.thinned(SCORING.n_information)
         for i, is_thinned in self.scoring:
             at = self.model.linearise(raw)
             likelihood, score, trusted_mask = self.model.score(at, part if is_thinned else context)
@@ -340,15 +335,10 @@ class KrigingHead(nn.Module):
             raw = raw + scoring_step(self.model.fisher_information(at, few), score, pull, precision)
             if not is_thinned:
                 context = context.trusting(trusted_mask)
-                few = context.thinned(KRIGING.n_information)
+                few = context.thinned(SCORING.n_information)
         fits = (raw, context, self.model.fields), (start, first, self.model.fields)
         undone_mask = less_likely(self.model, *fits, smooth_mask)[:, None]
         return torch.where(undone_mask, start, raw).float(), context.trusting_as(first, undone_mask)
-
-
-def with_gradient(found: Tensor, raw: Tensor) -> Tensor:
-    """The values that a search from `raw` found, whose gradients flow to `raw`."""
-    return raw + (found - raw).detach()
 
 
 def with_targets(trusted_mask: Tensor | None, n_t: int) -> Tensor | None:
@@ -361,27 +351,3 @@ def unsorted(points: Tensor, order: Tensor) -> Tensor:
     n_t = points.shape[1] - order.shape[1]
     back = order.argsort(1)[..., None].expand(-1, -1, points.shape[-1])
     return torch.cat([points[:, :n_t], points[:, n_t:].gather(1, back)], 1)
-
-
-def scoring_step(information: Tensor, score: Tensor, pull: Tensor, precision: Tensor) -> Tensor:
-    """A bounded step of Fisher scoring ``(batch, n)``; `pull` and `precision` are those of :func:`prior_of`."""
-    # where a covariance was singular, only the prior counts
-    valid = information.isfinite().all(-1).all(-1)[:, None] & score.isfinite().all(-1, keepdim=True)
-    information, score = torch.where(valid[..., None], information, 0.0), torch.where(valid, score, 0.0)
-    step: Tensor = torch.linalg.solve(information + torch.diag_embed(precision), score + pull)
-    return step * (KRIGING.max_step / step.abs().amax(1, keepdim=True).clamp_min(KRIGING.max_step))
-
-
-def prior_of(outputs: Tensor, back: Tensor, precision: float = KRIGING.prior_precision) -> tuple[Tensor, Tensor]:
-    """Gradient and precision of the log prior of a scoring step, float64, like `back`: its start less where it is.
-
-    Outputs ``(..., 2 n)`` of the network are the centre and the log factor of the `precision`.
-    """
-    centre, log_factor = outputs.double().chunk(2, -1)
-    precisions = precision * torch.exp(soft_clamp(log_factor, KRIGING.max_log_ratio))
-    return precisions * (centre + back), precisions
-
-
-def step_inputs(pooled: Tensor, raw: Tensor, likelihood: Tensor, score: Tensor) -> Tensor:
-    """Inputs of a learned step: context features, squashed score, raw parameters and their log likelihood."""
-    return torch.cat([pooled, torch.asinh(10 * score), raw.detach(), likelihood[:, None]], -1)

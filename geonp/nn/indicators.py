@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from geonp.nn.heads import KRIGING, KrigingHead, scoring_step
+from geonp.nn.heads import KrigingHead
 from geonp.nn.layers import drop_masked, masked_mean, origin
 from geonp.nn.likelihood import condition
 from geonp.nn.observations import Observations, outside_in_order
 from geonp.nn.process import CovarianceModel
+from geonp.nn.scoring import SCORING, scoring_step
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def class_probabilities(network: nn.Module, xc: Tensor, indicators: Tensor, xt: 
 def _most_likely(model: CovarianceModel, context: Observations) -> Tensor:
     """Raw parameters of the stationary covariance after some steps towards the largest likelihood."""
     raw = context.y.new_zeros(len(context.y), model.n_raw)
-    thinned, precision = context.thinned(KRIGING.n_information), torch.full_like(raw, KRIGING.prior_precision)
+    thinned, precision = context.thinned(SCORING.n_information), torch.full_like(raw, SCORING.prior_precision)
     for _ in range(INDICATORS.scoring_steps):
         at = model.linearise(raw)
         _, score, _ = model.score(at, context)
