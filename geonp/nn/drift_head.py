@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from geonp.nn.drift import N_TERMS, Columns, Covariates, Variances, standardise_covariates
 from geonp.nn.drift_process import DriftModel, DriftObservations
-from geonp.nn.heads import Kriged, KrigingHead, unsorted, with_targets
+from geonp.nn.heads import KRIGING, Kriged, KrigingHead, unsorted, with_targets
 from geonp.nn.layers import MLP, masked_mean
-from geonp.nn.likelihood import condition
+from geonp.nn.likelihood import condition, effective_number
 from geonp.nn.nugget import with_nugget, without_known_errors
 from geonp.nn.observations import Observations, bounded_noise, outside_in_order, with_even_amplitude
 from geonp.nn.scoring import SCORING, drift_scoring_step, prior_of, step_inputs, with_gradient
@@ -44,6 +44,12 @@ class DriftSettings:
     """Known error variance, relative to the variance of the context, below which it sees all observations."""
     least_seen: int = 32
     """It sees all observations if fewer are left."""
+    used: float = 3.0
+    """Context points that each effective parameter of the drift uses up: one for its effect, two for the variances that
+    the likelihood chose. With one, 84 % of values were within the 95 % intervals from 20 points with eight covariates,
+    with two 88 %, with three 91 %."""
+    most_used: float = 0.8
+    """Largest share of the context points that is used up."""
     n_point_features: int = 5
     """Features of a point that its token gets, see :attr:`Prepared.embedding`."""
     n_covariate_features: int = 4 + 2 * N_TERMS
@@ -250,12 +256,23 @@ class DriftKrigingHead(KrigingHead):
             # the drift of two points may be negatively correlated: they are no neighbours then
             near = kernel[:, :n_t].float().clamp_min(0.0)
             mean = given.mean - prepared.rough
-            out = self._corrected(targets, given, mean, near, noise[:, :n_t].float(), mask)
+            drift = variances.drift(columns, columns)
+            n_used = self._n_used(kernel[:, n_t:], drift, noise[:, n_t:] + error_variance, mask)
+            out = self._corrected(targets, given, mean, near, noise[:, :n_t].float(), mask, n_used)
             level, scale = prepared.level, prepared.scale
             every = prepared.targets.joined(prepared.context)
             errors = F.pad(prepared.error_variance, (n_t, 0))
             process = partial(self.model.drift_process, raw, variances, unsorted(local, order), every, errors)
             return Kriged(out.df, level + scale * out.loc, scale * out.scale, process)
+
+    def _n_used(self, kernel: Tensor, drift: Tensor, noise: Tensor, mask: Tensor) -> Tensor | None:
+        """Context points that the `drift` uses up, ``(batch,)``; of as many as in training the correction knows it."""
+        n = mask.sum(1)
+        few_mask = n < KRIGING.n_trained
+        if not bool(few_mask.any() and drift.any()):
+            return None
+        n_used = DRIFT.used * effective_number(kernel, drift, noise, mask)
+        return torch.where(few_mask, torch.minimum(n_used, DRIFT.most_used * n), 0.0)
 
     def _rough(self, context: DriftObservations, targets: Columns, used_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rough drift of targets and context ``(batch, n_t + n_c, d_y)``, its log variances, and effects.

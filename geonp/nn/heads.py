@@ -251,9 +251,19 @@ class KrigingHead(nn.Module):
             return Kriged(out.df, out.loc, out.scale, process)
 
     def _corrected(
-        self, targets: Tensor, given: Conditional, mean: Tensor, kernel: Tensor, noise: Tensor, mask: Tensor
+        self,
+        targets: Tensor,
+        given: Conditional,
+        mean: Tensor,
+        kernel: Tensor,
+        noise: Tensor,
+        mask: Tensor,
+        n_used: Tensor | None = None,
     ) -> StudentT:
-        """The learned correction; `mean` is the conditional mean that it reads, `kernel` and `noise` the targets'."""
+        """The learned correction; `mean` is the conditional mean that it reads, `kernel` and `noise` the targets'.
+
+        `n_used` context points ``(batch,)`` tell nothing about the variance, as effects were fitted to them.
+        """
         scale = (given.variance + noise).sqrt()[..., None]
         near, overall = residual_sizes(kernel, given.leave_one_out, mask)
         rings = ring_sizes(given.innovation, mask, KRIGING.n_rings).expand(-1, targets.shape[1], -1)
@@ -264,11 +274,16 @@ class KrigingHead(nn.Module):
         # positive: the variance of infinite degrees of freedom would be NaN
         tail = (KRIGING.max_tail * torch.sigmoid(tail)).clamp_min(KRIGING.min_tail)
         deviation = scale * torch.exp(soft_clamp(log_ratio, KRIGING.max_log_ratio))
+        n, n_trained = mask.sum(1), KRIGING.n_trained
+        if n_used is not None:
+            most = n.clamp_max(n_trained)
+            more = most / (most - n_used) * (n_trained - n_used) / n_trained
+            deviation, n = deviation * more.sqrt().to(deviation)[:, None, None], n - n_used
         # the scale parameter of a Student distribution is smaller than its standard deviation
         parameter = deviation * (1 - 2 * tail).sqrt()
         # the variance of n points has n - 1 degrees of freedom
-        few = 1 / (mask.sum(1) - 1).clamp_min(1) - 1 / (KRIGING.n_trained - 1)
-        tail = (tail + few.clamp_min(0.0)[:, None, None]).clamp_max(KRIGING.most_tail)
+        few = 1 / (n - 1).clamp_min(1) - 1 / (n_trained - 1)
+        tail = (tail + few.clamp_min(0.0).to(tail)[:, None, None]).clamp_max(KRIGING.most_tail)
         return StudentT(1 / tail, given.mean + scale * shift, parameter, validate_args=False)
 
     def _trusted(self, mask: Tensor) -> Tensor | None:

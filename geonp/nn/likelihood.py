@@ -86,6 +86,16 @@ def conditional_covariance(kernel: Tensor, prior: Tensor, noise: Tensor, mask: T
     return covariance, (prior - whitened.square().sum(1)).clamp_min(0.0)
 
 
+@torch.no_grad()
+def effective_number(kernel: Tensor, part: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
+    """Effective number of parameters of a `part` of a covariance, ``tr(part (kernel + noise)^-1)``, ``(batch,)``.
+
+    As of a linear smoother (Hastie & Tibshirani 1990, section 3.5).
+    """
+    inverse = torch.cholesky_inverse(_cholesky(kernel, noise, mask))
+    return torch.where(_pair_mask(mask), inverse * part, 0.0).sum((1, 2))
+
+
 @dataclass(frozen=True)
 class Likelihood:
     """Log likelihood of a context, with its derivative and leave-one-out residuals; float64 but for the value.

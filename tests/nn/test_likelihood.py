@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from geonp.nn.likelihood import condition, log_likelihood
+from geonp.nn.likelihood import condition, effective_number, log_likelihood
 
 
 def test_conditioning_equals_the_textbook_formulas() -> None:
@@ -60,3 +60,13 @@ def test_derivative_of_the_log_likelihood_equals_autograd() -> None:
     torch.testing.assert_close(found.value, expected.detach().float())
     torch.testing.assert_close(derivative + derivative.mT, by_kernel + by_kernel.mT)
     torch.testing.assert_close(derivative.diagonal(dim1=1, dim2=2), by_noise)
+
+
+def test_the_effective_number_of_parameters_of_slopes() -> None:
+    columns = np.linalg.qr(np.random.default_rng(0).standard_normal((9, 3)))[0]
+    variance, noise = np.array([1e6, 2.0, 1e-6]), np.where(np.arange(12) < 9, 0.5, np.nan)
+    drift = np.zeros((12, 12))
+    drift[:9, :9] = columns * variance @ columns.T
+    part, noise_t = (torch.tensor(a)[None] for a in (drift, noise))
+    number = effective_number(part, part, noise_t, torch.tensor(noise > 0)[None])
+    np.testing.assert_allclose(number, np.sum(variance / (variance + 0.5)), rtol=1e-6)

@@ -401,3 +401,17 @@ def test_the_command_reads_covariates(
     assert "--covariate elevation=raster.tif" in output
     output = grid_command(tmp_path, "--like", raster, "--covariate", "depth", "--value", "t", code=1)
     assert "'depth' is unknown at the measurements" in output
+
+
+def test_intervals_of_few_measurements_hold_with_many_covariates() -> None:
+    inside = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        table = pd.DataFrame(rng.standard_normal((120, 8))).add_prefix("c")
+        table["x"], table["y"] = rng.uniform(0, 10, (2, 120))
+        table["v"] = np.sin(table["x"]) + table["c0"] + 0.3 * rng.standard_normal(120)
+        hidden, names = table[20:], [f"c{k}" for k in range(8)]
+        found = geonp.interpolate(table[:20], hidden.drop(columns="v"), values="v", covariates=names)
+        inside.append(np.abs(found["v"].values - hidden["v"]) < 1.96 * found["v_standard_error"].values)
+    # 0.80 if the measurements that the effects are fitted to counted for the variance, too
+    assert 0.9 < np.mean(inside) < 0.99
