@@ -19,11 +19,12 @@ import psutil
 
 from geonp.errors import CheckpointError, InputError, ModelError, PredictionError, reason
 from geonp.inference import checkpoint
+from geonp.inference.averaging import averaged
 from geonp.inference.batches import BATCHES, batch_bytes
 from geonp.inference.context import Neighbourhood
 from geonp.inference.covariates import Columns
 from geonp.inference.measurements import Measured
-from geonp.raster.arrays import BoolArray, Float32Array, FloatArray
+from geonp.raster.arrays import BoolArray, Float32Array, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -85,8 +86,9 @@ class Predictor:
     def __call__(self, points: Points) -> FloatArray:
         """Predict new measurements at the targets.
 
-        Raises PredictionError if the model fails, for example on damaged weights. Raises MemoryError if the device has
-        too little memory for the batch.
+        Tasks with covariates and fewer context points than in training are also predicted without covariates, and both
+        are averaged, see :func:`averaged`. Raises PredictionError if the model fails, for example on damaged weights.
+        Raises MemoryError if the device has too little memory for the batch.
 
         Returns
         -------
@@ -94,9 +96,21 @@ class Predictor:
             Mean and standard deviation in the units of the values, and tail (see :mod:`geonp.inference.student`),
             ``(3, batch, n_t)``; of a classifier, the probability of each class, ``(classes, batch, n_t)``.
         """
+        from geonp.nn.heads import KRIGING
+
+        out, density = self._predicted(points)
+        few = np.flatnonzero(points.mask.sum(1) < KRIGING.n_trained)
+        if points.covariates is not None and points.measured is None and density is not None and few.size:
+            alone, of_alone = self._predicted(points.alone(few))
+            if of_alone is not None:
+                out[:, few] = averaged(alone, out[:, few], of_alone, density[few])
+        return out
+
+    def _predicted(self, points: Points) -> tuple[FloatArray, FloatArray | None]:
+        """Predictions, and the log density of each observed context value given all others, if the model knows it."""
         import torch
 
-        from geonp.nn.heads import tail_of
+        from geonp.nn.heads import Kriged, tail_of
         from geonp.nn.update import updated
 
         with self._inputs(points) as (network, inputs):
@@ -104,18 +118,22 @@ class Predictor:
                 from geonp.nn.indicators import class_probabilities
 
                 probabilities = class_probabilities(network, *inputs)
-                return np.asarray(probabilities.permute(2, 0, 1).cpu(), np.float64)
+                return np.asarray(probabilities.permute(2, 0, 1).cpu(), np.float64), None
             predicted = network(*inputs, **_beside(network, points, self.device))
             if points.measured is not None:
                 xc, _, xt, mask = inputs
                 predicted = updated(predicted, xc, xt, mask, *_of_measured(points.measured, self.device))
         if self.classes:
-            return predicted.probs.permute(2, 0, 1).cpu().numpy().astype(np.float64)  # type: ignore[no-any-return]
+            return predicted.probs.permute(2, 0, 1).cpu().numpy().astype(np.float64), None
         moments = torch.stack([predicted.mean, predicted.stddev, tail_of(predicted)])[..., 0]
         out = moments.float().cpu().numpy().astype(np.float64)
         out[:2] *= points.scale[:, None]
         out[0] += points.loc[:, None]
-        return out
+        if not isinstance(predicted, Kriged):
+            return out, None
+        density = predicted.log_density.cpu().numpy()
+        # masked points come first, and some of them are left out
+        return out, np.where(np.sort(points.mask)[:, -density.shape[1] :], density, np.nan)
 
     def process(self, points: Points) -> LocalProcess:
         """The local Gaussian process of each task, for a model with a kriging head; its errors are those of a call."""
@@ -276,6 +294,12 @@ class Points:
     measured: Measured | None = None
     scattered: bool = False
     estimated: bool = False
+
+    def alone(self, tasks: IntArray) -> Points:
+        """Some tasks without covariates."""
+        parts = {name: getattr(self, name)[tasks] for name in ("xc", "yc", "xt", "mask", "loc", "scale")}
+        errors = None if self.errors is None else self.errors[tasks]
+        return replace(self, **parts, covariates=None, errors=errors)
 
 
 def resolve(model: str, device: str | None, batch_size: int | None) -> tuple[Predictor, checkpoint.Card]:

@@ -103,11 +103,14 @@ class Kriged(StudentT):
     ----------
     process : callable
         Gives the Gaussian process at targets and context before the correction.
+    log_density : Tensor
+        Log density of each context value given all others, ``(batch, n_c)``, in the order of
+        :func:`~geonp.nn.observations.outside_in_order`.
     """
 
-    def __init__(self, df: Tensor, loc: Tensor, scale: Tensor, process: Callable[[], LocalProcess]) -> None:
-        super().__init__(df, loc, scale, validate_args=False)
-        self.process = process
+    def __init__(self, predicted: StudentT, process: Callable[[], LocalProcess], log_density: Tensor) -> None:
+        super().__init__(predicted.df, predicted.loc, predicted.scale, validate_args=False)
+        self.process, self.log_density = process, log_density
 
 
 @dataclass(frozen=True)
@@ -248,7 +251,7 @@ class KrigingHead(nn.Module):
             given = condition(kernel, prior[:, :n_t], noise[:, n_t:], yc, mask)
             out = self._corrected(targets, given, given.mean, kernel[:, :n_t].float(), noise[:, :n_t].float(), mask)
             process = partial(self.model.process, raw, unsorted(local, order[..., 0]))
-            return Kriged(out.df, out.loc, out.scale, process)
+            return Kriged(out, process, log_density_of(given))
 
     def _corrected(
         self,
@@ -276,9 +279,8 @@ class KrigingHead(nn.Module):
         deviation = scale * torch.exp(soft_clamp(log_ratio, KRIGING.max_log_ratio))
         n, n_trained = mask.sum(1), KRIGING.n_trained
         if n_used is not None:
-            most = n.clamp_max(n_trained)
-            more = most / (most - n_used) * (n_trained - n_used) / n_trained
-            deviation, n = deviation * more.sqrt().to(deviation)[:, None, None], n - n_used
+            deviation = deviation * variance_factor(n, n_used).sqrt().to(deviation)[:, None, None]
+            n = n - n_used
         # the scale parameter of a Student distribution is smaller than its standard deviation
         parameter = deviation * (1 - 2 * tail).sqrt()
         # the variance of n points has n - 1 degrees of freedom
@@ -354,6 +356,21 @@ class KrigingHead(nn.Module):
         fits = (raw, context, self.model.fields), (start, first, self.model.fields)
         undone_mask = less_likely(self.model, *fits, smooth_mask)[:, None]
         return torch.where(undone_mask, start, raw).float(), context.trusting_as(first, undone_mask)
+
+
+def variance_factor(n: Tensor, n_used: Tensor) -> Tensor:
+    """Factor of a variance of which `n_used` of `n` context points tell nothing, 1 for as many as in training."""
+    most, trained = n.clamp_max(KRIGING.n_trained), KRIGING.n_trained
+    return most / (most - n_used) * (trained - n_used) / trained
+
+
+def log_density_of(given: Conditional, factor: Tensor | None = None) -> Tensor:
+    """Log density of each context value given all others ``(batch, n_c)``, without its constant.
+
+    Their variances are multiplied by a `factor` ``(batch,)``.
+    """
+    more = given.precision.new_ones(1, 1) if factor is None else factor[:, None]
+    return 0.5 * ((given.precision / more).log() - given.leave_one_out.double().square().mean(-1) / more)
 
 
 def with_targets(trusted_mask: Tensor | None, n_t: int) -> Tensor | None:

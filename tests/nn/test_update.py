@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.distributions import StudentT
 
-from geonp.nn.heads import Kriged
+from geonp.nn.heads import Kriged, log_density_of
 from geonp.nn.likelihood import condition
 from geonp.nn.process import CovarianceModel
 from geonp.nn.update import updated
@@ -32,7 +33,8 @@ def test_an_update_equals_one_process_conditioned_on_all() -> None:
     given = condition(kernel[:, :, N_T:], prior[:, :N_T], noise[:, N_T:], y[:, N_T:], mask)
     scale = (given.variance + noise[:, :N_T]).sqrt()[..., None].float()
     df = torch.full_like(scale, 10.0)
-    before = Kriged(df, given.mean, scale * 0.8**0.5, lambda: model.process(raw, local))
+    predicted = StudentT(df, given.mean, scale * 0.8**0.5)
+    before = Kriged(predicted, lambda: model.process(raw, local), log_density_of(given))
     values, errors = y[:, :M, 0].clone(), torch.full((1, M), ERROR)
     values[0, -1] = torch.nan
     after = updated(before, x[:, N_T:], x[:, :N_T], mask, values, errors, torch.tensor([OFFSET]))

