@@ -105,7 +105,7 @@ def interpolate(
         A name is that of a column of the table, and of a variable or column of `at`. A raster, on any grid, is
         interpolated linearly to the locations, unless the tables have a column of its name. Columns of text and of
         booleans, and rasters of classes, are classes. A covariate that is unknown (NaN) at a location is ignored there.
-        Units and order do not matter.
+        Units and order do not matter. From fewer than 256 measurements, predictions with and without them are averaged.
     errors : str, optional
         Column of known standard errors of the measurements, in their units. Measurements with larger errors count less;
         those without a known error count as exact, with a warning. Standard errors of the result are of a measurement
