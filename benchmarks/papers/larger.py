@@ -48,7 +48,7 @@ def epidemics() -> list[str]:
 def pages() -> Iterator[list[str]]:
     """Commands that write the pages of what is finished."""
     for recipe in PROCESSES:
-        yield [*process(recipe), "--models", *MODELS, "--only-print"]
+        yield [*process(recipe), "--models", *MODELS, "--page", f"{recipe}-{STEPS}x{BATCH}", "--only-print"]
     yield [*epidemics(), "--models", *EPIDEMICS, *FILLED, "--only-print"]
 
 

@@ -108,6 +108,7 @@ def arguments(
     )
     parser.add_argument("--out", type=Path, default=Path("runs/papers"), help="folder of the runs")
     parser.add_argument("--pages", type=Path, help="folder of the tables and plots; default: that of the runs")
+    parser.add_argument("--page", metavar="NAME", help="name of the page; default: that of the recipe or experiment")
     parser.add_argument("--only-print", action="store_true", help="print the runs that are finished, train none")
     parser.set_defaults(seeds=1)
     return parser
@@ -336,7 +337,8 @@ def command() -> str:
 
 
 def publish(given: argparse.Namespace, found: Mapping[str, Mapping[str, Any]], name: str, *parts: str) -> None:
-    """Print texts and tables, and write them as the page ``NAME.md`` beside a plot of the runs."""
+    """Print texts and tables, and write them as the page ``NAME.md``, or of ``--page``, beside a plot of the runs."""
+    name = given.page or name
     text = "\n\n".join([*parts, *unfinished(given)])
     print(text)
     folder: Path = given.pages or given.out

@@ -197,8 +197,7 @@ def adapt(
     >>> geonp.infill(dem.where(dem < 0.5), model=adapted).attrs["geonp_model"]
     'my'
     """
-    require_callable(progress)
-    clock, file = Clock(*_checked(minutes, steps, seed)), _checked_out(Path(out), overwrite)
+    clock, file = Clock(*_checked(minutes, steps, seed, progress)), _checked_out(Path(out), overwrite)
     options = FillOptions(nodata=nodata, missing=missing, across=across, covariate_resampling=covariate_resampling)
     given = named(covariates)
     ds, grid, variables, _ = normalise(obj, options, covariates=given)
@@ -251,7 +250,8 @@ def _load(model: str | os.PathLike[str], device: str | None) -> tuple[Predictor,
     return predictor, card
 
 
-def _checked(minutes: float, steps: int | None, seed: int) -> tuple[float, int | None]:
+def _checked(minutes: float, steps: int | None, seed: int, progress: object) -> tuple[float, int | None]:
+    require_callable(progress)
     if not (isinstance(minutes, Real) and 0 < minutes < math.inf):
         raise InputError(f"minutes must be a positive number, got {minutes!r}")
     if steps is not None and not (isinstance(steps, Integral) and steps > 0):

@@ -131,8 +131,7 @@ def cross_validate(
     options = {"model": os.fspath(model), "max_distance": max_distance, "device": device, "batch_size": batch_size}
     data = _measured(points, (values, x, y), crs, covariates, errors, repeats, (time, every), units)
     baselines = requested(baselines, data.methods, {REGRESSION: "covariates", ACROSS: "time"})
-    rng = drawn_from(seed)
-    fold = folds_of(holdout, folds, data.sites.plane, data.sites.stations, data.times, rng, block_size)
+    fold = folds_of(holdout, folds, data.sites.plane, data.sites.stations, data.times, drawn_from(seed), block_size)
     card = load_card(os.fspath(model))
     limits = limits_of(FillOptions(bounds=bounds).bounds, [data.variable]).get(data.value)
     warn_of_values_beyond(data.sites.values, *(limits or UNLIMITED))

@@ -16,7 +16,7 @@ class AveragingSettings:
     iterations: int = 30
     """Number of steps of expectation maximisation, from equal weights."""
     prior: float = 1.0
-    """Number of context points that each of both predictions is worth beforehand."""
+    """Number of context points that each of the two predictions is worth beforehand."""
 
 
 AVERAGING = AveragingSettings()

@@ -87,8 +87,10 @@ class Predictor:
         """Predict new measurements at the targets.
 
         Tasks with covariates and fewer context points than in training are also predicted without covariates, and both
-        are averaged, see :func:`averaged`. Raises PredictionError if the model fails, for example on damaged weights.
-        Raises MemoryError if the device has too little memory for the batch.
+        predictions are averaged, see :func:`averaged`; not where they are conditioned on measurements.
+
+        Raises PredictionError if the model fails, for example on damaged weights. Raises MemoryError if the device has
+        too little memory for the batch.
 
         Returns
         -------
@@ -99,11 +101,13 @@ class Predictor:
         from geonp.nn.heads import KRIGING
 
         out, density = self._predicted(points)
+        if points.covariates is None or points.measured is not None or density is None:
+            return out
         few = np.flatnonzero(points.mask.sum(1) < KRIGING.n_trained)
-        if points.covariates is not None and points.measured is None and density is not None and few.size:
+        if few.size:
             alone, of_alone = self._predicted(points.alone(few))
-            if of_alone is not None:
-                out[:, few] = averaged(alone, out[:, few], of_alone, density[few])
+            assert of_alone is not None
+            out[:, few] = averaged(alone, out[:, few], of_alone, density[few])
         return out
 
     def _predicted(self, points: Points) -> tuple[FloatArray, FloatArray | None]:

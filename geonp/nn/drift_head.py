@@ -269,7 +269,10 @@ class DriftKrigingHead(KrigingHead):
             return Kriged(scaled, process, density)
 
     def _n_used(self, kernel: Tensor, drift: Tensor, noise: Tensor, mask: Tensor) -> Tensor | None:
-        """Context points that the `drift` uses up, ``(batch,)``; of as many as in training the correction knows it."""
+        """Number of context points that the `drift` uses up, ``(batch,)``; None if that is none of any task.
+
+        With as many points as in training it is 0: the correction knows of them.
+        """
         n = mask.sum(1)
         few_mask = n < KRIGING.n_trained
         if not bool(few_mask.any() and drift.any()):

@@ -359,9 +359,10 @@ class KrigingHead(nn.Module):
 
 
 def variance_factor(n: Tensor, n_used: Tensor) -> Tensor:
-    """Factor of a variance of which `n_used` of `n` context points tell nothing, 1 for as many as in training."""
-    most, trained = n.clamp_max(KRIGING.n_trained), KRIGING.n_trained
-    return most / (most - n_used) * (trained - n_used) / trained
+    """Factor of a variance about which `n_used` of `n` context points tell nothing, relative to that in training."""
+    n_trained = KRIGING.n_trained
+    most = n.clamp_max(n_trained)
+    return most / (most - n_used) * (n_trained - n_used) / n_trained
 
 
 def log_density_of(given: Conditional, factor: Tensor | None = None) -> Tensor:

@@ -81,7 +81,7 @@ class Times:
                 f"{name} has {_said(single[int(outside.argmax())])}, expected times between the first and the last of "
                 f"the measurements, {_said(self.values[0])} and {_said(self.values[-1])}"
             )
-        values = np.unique(np.concatenate([self.values, asked.astype(self.values.dtype)]))
+        values = np.unique(np.concatenate([self.values, asked]))
         index = np.append(np.searchsorted(values, self.values), -1)
         return replace(self, values=values, of_rows=index[self.of_rows])
 

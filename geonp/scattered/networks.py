@@ -62,7 +62,8 @@ class NetworkSettings:
     few measurements is hardly known."""
     seen: float = 1.15
     """Factor of such standard errors where levels are a covariate: those of stations partly know the measurements that
-    they are a covariate of. Without it, 91 % of hidden values were within the 95 % intervals of 100 stations."""
+    they are a covariate of. Without it and the spread of :func:`mixed`, 91 % of the hidden values of drawn networks of
+    100 stations were within the 95 % intervals, with both 95 %."""
     least_error: float = 0.5
     """Lower limit of such a standard error, relative to that of the process."""
     least_change: float = 1e-3
@@ -389,6 +390,6 @@ def mixed(alone: StructArray, across: StructArray) -> StructArray:
         # the exact values at both ends, also where one of them is not finite
         both = (1 - weight) * alone[name] + weight * across[name]
         out[name] = np.where(weight == 0, alone[name], np.where(weight == 1, across[name], both))
-    apart = np.where(weight % 1 > 0, across["value"] - alone["value"], 0.0)
+    apart = np.where((weight > 0) & (weight < 1), across["value"] - alone["value"], 0.0)
     out["standard_error"] = np.hypot(out["standard_error"], np.sqrt(weight * (1 - weight)) * apart)
     return out

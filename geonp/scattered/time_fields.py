@@ -117,15 +117,14 @@ def _alone_at(
         for mask in (known, ~known):
             if mask.any():
                 there, own = [layer.at(index[mask]) for layer in layers], part
-                with_levels = network is not None and mask is known
-                if network is not None and with_levels:
+                if network is not None and mask is known:
                     own = replace(part, covariates=(*part.covariates, network.levels(part.xy, time)))
                     there.append(network.levels(target.places[index[mask]], time))
                 questions.append(Question(target.places[index[mask]], own, there))
-                of.append((time, mask, with_levels))
+                of.append((time, mask, 1.0 if own is part else NETWORK.seen))
     out: dict[int, StructArray] = {}
-    for (time, mask, with_levels), found in zip(of, answered(questions, job), strict=True):
-        found["standard_error"] *= NETWORK.seen if with_levels else 1.0
+    for (time, mask, factor), found in zip(of, answered(questions, job), strict=True):
+        found["standard_error"] *= factor
         out.setdefault(time, np.empty(mask.size, found.dtype))[mask] = found
     return out
 

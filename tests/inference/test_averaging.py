@@ -29,7 +29,7 @@ def test_weights_maximise_the_density_of_the_context() -> None:
 
 
 @pytest.mark.parametrize(("effect", "low", "high"), [(0.0, 0.9, 1.1), (2.0, 0.1, 0.4)])
-def test_covariates_of_few_measurements_help_or_do_no_harm(effect: float, low: float, high: float) -> None:
+def test_covariates_of_few_measurements_help_or_do_little_harm(effect: float, low: float, high: float) -> None:
     errors = []
     for seed in range(5):
         rng = np.random.default_rng(seed)

@@ -14,7 +14,7 @@ from geonp.errors import InputError
 from geonp.raster.times import times_of
 
 DAYS = pd.date_range("2020-07-01", periods=5)
-H_OF_THIRD = ["2020-01-03T06:00", "2020-01-03T12:00", "2020-01-03T18:00"]
+ON_THE_THIRD = ["2020-01-03T06:00", "2020-01-03T12:00", "2020-01-03T18:00"]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_times_that_no_row_has_lie_between_those_of_the_table() -> None:
     days = times_of(pd.Series(pd.to_datetime(["2020-01-01T00:00", "2020-01-03T06:00", "2020-01-03T18:00", None])))
     asked = ["2020-01-02", "2020-01-03", "2020-01", "2020-01-01/2020-01-03", pd.Timestamp("2020-01-03T12:00")]
     every = days.including(asked, "at_times")
-    np.testing.assert_array_equal(every.values, np.array(["2020-01-01", "2020-01-02", *H_OF_THIRD], "datetime64[us]"))
+    np.testing.assert_array_equal(every.values, np.array(["2020-01-01", "2020-01-02", *ON_THE_THIRD], "datetime64[us]"))
     assert every.of_rows.tolist() == [0, 2, 4, -1]
     assert every.within(asked[:2], "at_times").tolist() == [1, 2, 3, 4]
     in_days = times_of(pd.Series(pd.to_datetime(["2020-01-01T05:00", "2020-01-02T01:00"])), every="1D")
@@ -82,6 +82,7 @@ def test_times_that_no_row_has_lie_between_those_of_the_table() -> None:
     assert days.including([cftime.DatetimeGregorian(2020, 1, 2)], "at_times").values.size == 4
     numbers = times_of(pd.Series([1.0, 2.0, 5.0]))
     np.testing.assert_array_equal(numbers.including([3, "4", "2.5"], "at_times").values, [1, 2, 2.5, 3, 4, 5])
+    assert times_of(pd.Series([1, 2, 5])).including([2.5], "at_times").values.tolist() == [1, 2, 2.5, 5]
     for wrong in ([0.5], ["x"], [np.nan]):
         with pytest.raises(InputError, match=f"at_times has {wrong[0]}, expected times between .* 1.0 and 5.0"):
             numbers.including(wrong, "at_times")
