@@ -207,7 +207,9 @@ def _draw(axis: Axes, panel: Panel, values: FloatArray, frame: Frame) -> Any:
 
 
 def _bar(axis: Axes, image: Any, panel: Panel) -> None:
-    """A colour bar as high as its map."""
+    """A colour bar as high as its map; none where nothing has a colour."""
+    if panel.places is None and not np.isfinite(panel.values).any():
+        return
     figure: Any = axis.get_figure()
     extend = panel.extend if not panel.names else "neither"
     bar = figure.colorbar(image, cax=axis.inset_axes((1.03, 0, 0.045, 1)), extend=extend)

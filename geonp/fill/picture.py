@@ -73,7 +73,8 @@ def plot(
     Returns
     -------
     matplotlib.figure.Figure
-        To write it to a file: ``figure.savefig("fill.png")``.
+        To write it to a file: ``figure.savefig("fill.png")``. A notebook shows it if it is the last line of a cell,
+        without a semicolon, or by ``display(figure)``; ``pyplot.show()`` does not know it.
 
     Raises
     ------
@@ -239,7 +240,7 @@ def _panels(ds: xr.Dataset, name: Hashable, parts: Mapping[str, FloatArray], poi
     if (probability := parts.get("probability")) is not None:
         sure = np.where(was_seen, np.nan, probability)
         panels.append(Panel("Probability of the class", sure, {"vmin": 0, "vmax": 1, "cmap": "magma"}))
-    if flags is not None and np.unique(flags).size > 1:
+    if flags is not None and (np.unique(flags).size > 1 or not np.isfinite(values).any()):
         found = [flag for flag in FillFlag if (flags == flag).any()]
         shares = [f"{flag.name.lower().replace('_', ' ')}\n{_percent((flags == flag).mean())}" for flag in found]
         colours = {"classes": np.array(found, np.float64), "colours": [_FLAGS[flag] for flag in found]}
@@ -248,6 +249,8 @@ def _panels(ds: xr.Dataset, name: Hashable, parts: Mapping[str, FloatArray], poi
 
 
 def _percent(share: float) -> str:
+    if share == 1:
+        return "100%"
     return f"{share:.1%}" if 0.001 <= share < 0.9995 else "< 0.1%" if share < 0.5 else "> 99.9%"
 
 

@@ -79,6 +79,16 @@ def test_labels_lie_within_the_picture_when_it_is_first_drawn(rows: int, cols: i
         assert box.y1 <= inches[1]
 
 
+def test_a_slice_that_stayed_empty_says_why_and_has_no_scale_of_values() -> None:
+    ds = result(np.stack([Y, Y]) + 2000.0, units="mm")
+    ds = ds.where(ds.time != 1).assign(a_fill_flag=ds.a_fill_flag.where(ds.time != 1, 2).astype("int8"))
+    figure = ds.geonp.plot(index={"time": 1})
+    assert list(images(figure)) == ["Filled", "Flag"]
+    texts = {text.get_text() for axis in figure.axes for text in axis.findobj() if hasattr(text, "get_text")}
+    assert "beyond limit\n100%" in texts
+    assert "mm" not in texts
+
+
 def test_numbers_without_a_unit_have_no_label() -> None:
     figure = result(Y + 0.1 * X, units="1", long_name="NDVI").geonp.plot()
     assert not {axis.get_ylabel() for axis in figure.axes if not axis.images} - {""}
