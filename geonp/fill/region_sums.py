@@ -96,8 +96,9 @@ class Sums:
         with np.errstate(divide="ignore", invalid="ignore"):
             value = (self.drawn.mean(1) if of_samples else self.values) / unit
             error = self.drawn.std(1, ddof=1) / unit
-        # sums of samples without a filled cell differ in rounding alone
-        error = np.where((self.filled == 0) & (self.cells > 0), 0.0, error)
+        # without a filled cell, sums differ in rounding alone; the mean of equal ones, as of fractions, is rounded
+        sure = (self.filled == 0) | (np.ptp(self.drawn, axis=1) == 0)
+        error = np.where(sure & (self.cells > 0), 0.0, error)
         counts = {"cells": self.cells, "filled": self.filled, "empty": sizes - self.cells}
         return {"value": value, "standard_error": error, **counts}
 

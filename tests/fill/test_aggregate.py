@@ -208,6 +208,9 @@ def test_labels_areas_and_fractions(model: str) -> None:
     above = np.average(filled.a_sample.values[:, inside] > 0, weights=areas[inside], axis=1)
     assert share.value[0] == pytest.approx(above.mean())
     assert share.standard_error[0] == pytest.approx(above.std(ddof=1))
+    sure = aggregate(filled, labels, "fraction", threshold=-1e9)
+    assert (sure.filled > 0).any()
+    assert sure.standard_error.tolist() == [0, 0]  # not the rounding of the mean of equal shares
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
