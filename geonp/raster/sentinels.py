@@ -14,6 +14,9 @@ from geonp.raster.arrays import Array
 from geonp.raster.metadata import UNNAMED
 from geonp.raster.nodata import packing
 
+_LARGEST = (3.4e38, float(np.finfo(np.float32).max), 1.7e308, float(np.finfo(np.float64).max))
+"""The largest floats, as writers round them."""
+
 
 @dataclass(frozen=True)
 class SentinelSettings:
@@ -21,18 +24,28 @@ class SentinelSettings:
 
     values: tuple[float, ...] = (
         *(-9999.0, -999.0, -99.0, -9999.9, -999.9, -99.9, -99999.0, -32768.0, -32767.0, -2147483648.0),
-        *(9999.0, 999.0, 99999.0, 999.9, 9999.9, 32767.0, 65535.0, -999999.0, 999999.0, 1e15, 9.999e20),
-        *(1e20, -1e20, 1e30, -1e30, 1e34, -1e34, 1e36, 1e37, 3.4028235e38, -3.4028235e38, 0.0),
-        *(-99.99, 99.99, -999.99, 999.99, -9999.99, 9999.99, 99999.9, -7777.0, -6999.0, 99.9),
-        *(-128.0, 255.0, 2147483647.0, -2147483647.0, 4294967295.0, -8888.0, -888.0),
-        *(9.969209968386869e36, 1.70141e38, -1e10, 1e10),
-        -(2.0**63),  # rasterio writes it as -9.2e+18, of which GDAL reads -9
+        *(9999.0, 999.0, 99999.0, 999.9, 9999.9, 32767.0, 65535.0, -999999.0, 999999.0, 9.999e20, 0.0),
+        *(-99.99, 99.99, -999.99, 999.99, -9999.99, 9999.99, 99999.9, -99999.9, -6999.0, 99.9),
+        *(-128.0, 255.0, 2147483647.0, -2147483647.0, 4294967295.0, -32766.0),
+        *(-9999999.0, -99999999.0, -999999999.0, 9999999.0, 99999999.0, 999999999.0),
+        # of several, one for each reason
+        *(-9998.0, -9997.0, -998.0, -997.0, -99998.0, 32766.0, 32765.0, 32764.0, 32763.0, 32762.0, 32761.0),
+        *(-5555.0, -6666.0, -7777.0, -8888.0, -666.0, -777.0, -888.0),
+        *(9.969209968386869e36, 1.70141e38, 9.999e33, 9.99e33, 9.9e36, -9.99e8, -9.99e33, -1.267651e30, -(2.0**63)),
+        # -1000 is sea ice in HadISST; a hundred, or a million, may be measured
+        *(-(10.0**exponent) for exponent in range(2, 39)),
+        *(10.0**exponent for exponent in (10, *range(15, 39))),
+        *(sign * largest for largest in _LARGEST for sign in (-1, 1)),
     )
     """Usual nodata values."""
     distance: float = 3.0
     """Such a value is suspect if it is farther from all others than this many times their range."""
     apart: float = 0.5
     """A place with two such coordinates is suspect if it is farther from all others than this part of their range."""
+    repeats: int = 3
+    """Any other value that is as far from all others is suspect if it occurs so often, as -9999 in other units does."""
+    kinds: int = 10
+    """The others must have at least so many distinct values: few are counts or classes."""
 
 
 SENTINELS = SentinelSettings()
@@ -40,7 +53,10 @@ SENTINELS = SentinelSettings()
 
 @dataclass(frozen=True)
 class Extremes:
-    """Number of cells by usual nodata value, and the least and greatest of all other values (infinite without any)."""
+    """Number of cells by possible nodata value, and the least and greatest of all other values (infinite without any).
+
+    These are the usual ones, and others that are repeated far from the rest.
+    """
 
     counts: Mapping[float, int]
     least: float
@@ -48,7 +64,7 @@ class Extremes:
 
     @classmethod
     def of(cls, values: Array, sentinels: Sequence[float] = SENTINELS.values) -> Extremes:
-        """The extremes of the finite `values`. Usual nodata values are counted while they are the ends."""
+        """The extremes of the finite `values`. Possible nodata values are counted while they are the ends."""
         values = values[np.isfinite(values)] if values.dtype.kind == "f" else values.ravel()
         counts: dict[float, int] = {}
         while values.size:
@@ -56,6 +72,7 @@ class Extremes:
             with np.errstate(over="ignore"):
                 close = np.isclose(extremes[:, None], np.array(sentinels), rtol=1e-6, atol=0).any(0)
                 ends = [sentinel for sentinel, is_end in zip(sentinels, close, strict=True) if is_end]
+                ends = ends or [float(end) for end in extremes if len(sentinels) and _is_repeated(values, end)]
                 if not ends:
                     return cls(counts, *map(float, extremes))
                 # the same comparison: if no value were equal, this loop would not end
@@ -74,6 +91,17 @@ class Extremes:
             for value, n in part.counts.items():
                 counts[value] = counts.get(value, 0) + n
         return cls(counts, least, greatest)
+
+
+def _is_repeated(values: Array, end: np.generic) -> bool:
+    """Whether the smallest or largest value occurs several times, far from all other, different ones."""
+    equal = values == end
+    if np.count_nonzero(equal) < SENTINELS.repeats or equal.all():
+        return False
+    others = values[~equal].astype(np.float64)
+    reach = SENTINELS.distance * np.ptp(others)
+    is_far = float(end) < others.min() - reach or float(end) > others.max() + reach
+    return bool(is_far and np.unique(others).size >= SENTINELS.kinds)
 
 
 def sentinels_of(da: xr.DataArray) -> tuple[float, ...]:

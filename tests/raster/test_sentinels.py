@@ -31,6 +31,12 @@ VALUES = np.add.outer(np.arange(12.0), np.arange(14.0))
         ([np.float32(1e20), 0.5, np.nan, np.inf], {1e20: 1}),
         ([np.float32(9.96921e36), 0.5, 0.7], {9.969209968386869e36: 1}),
         ([255.0, 3.0, 20.0], {255.0: 1}),
+        ([-1000.0, -1000.0, -1.8, 30.0], {-1000.0: 2}),
+        ([-9999.0, -9998.0, -7777.0, 1.0, 2.0], {-9999.0: 1, -9998.0: 1, -7777.0: 1}),
+        ([-9.99e8, 12.0, 13.0], {-9.99e8: 1}),
+        ([np.finfo(np.float64).min, 12.0, 13.0], {np.finfo(np.float64).min: 1}),
+        ([np.float32(-3.4e38), 1e35, 12.0, 13.0], {-3.4e38: 1, 1e35: 1}),
+        ([100.0, 1000.0, 1.0, 2.0], {}),
         ([-9999.0], {}),
         ([], {}),
     ],
@@ -38,6 +44,15 @@ VALUES = np.add.outer(np.arange(12.0), np.arange(14.0))
 def test_usual_nodata_values_far_from_others_are_suspect(values: list[float], expected: dict[float, int]) -> None:
     assert suspects([Extremes.of(np.array(values, np.float64))]) == expected
     assert suspects(Extremes.of(np.array([value], np.float64)) for value in values) == expected
+
+
+def test_repeated_values_far_from_many_others_are_suspect() -> None:
+    measured = np.linspace(3.0, 40.0, 30)
+    converted = np.float64(-999999 * 0.028316846592)  # in cubic feet before
+    assert suspects([Extremes.of(np.append(measured, [converted] * 3))]) == {converted: 3}
+    assert suspects([Extremes.of(np.append(measured, [converted] * 2))]) == {}
+    assert suspects([Extremes.of(np.append(measured, [150.0] * 3))]) == {}
+    assert suspects([Extremes.of(np.array([0, 0, 1, 1, 2, 2, 50, 50, 50]))]) == {}
 
 
 def test_suspects_of_packed_values_are_as_stored() -> None:
