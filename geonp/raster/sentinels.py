@@ -94,9 +94,12 @@ class Extremes:
 
 
 def _is_repeated(values: Array, end: np.generic) -> bool:
-    """Whether the smallest or largest value occurs several times, far from all other, different ones."""
+    """Whether the smallest or largest value occurs several times, far from all other, different ones.
+
+    It must be rarer than the others together: there may be a slice of one value.
+    """
     equal = values == end
-    if np.count_nonzero(equal) < SENTINELS.repeats or equal.all():
+    if not SENTINELS.repeats <= np.count_nonzero(equal) < values.size / 2:
         return False
     others = values[~equal].astype(np.float64)
     reach = SENTINELS.distance * np.ptp(others)
