@@ -24,6 +24,7 @@ from geonp.raster.nodata import (
     nodata_values,
     observed,
     packing,
+    stated,
     valid_limits,
     without,
 )
@@ -43,7 +44,7 @@ def retyped(stored: xr.Dataset) -> xr.Dataset:
                 with suppress(ValueError):
                     da.attrs[key] = float(da.attrs[key])
         if da.dtype.kind == "i" and "_Unsigned" not in da.attrs:
-            limits = [value for key in VALID for value in np.ravel(da.attrs.get(key, [])).tolist()]
+            limits = [value for key in VALID for value in stated(da.attrs.get(key, []))]
             packed, most = set(PACKING) & set(da.attrs) and da.dtype.itemsize > 1, int(np.iinfo(da.dtype).max)
             whole = len(limits) == 2 and all(isinstance(limit, int) for limit in limits) and not packed
             if whole and 0 <= min(limits) <= most < max(limits) <= 2 * most + 1:
@@ -63,7 +64,7 @@ def numbered(stored: xr.Dataset) -> xr.Dataset:
         if da.dtype.kind not in "iuf":
             continue
         for key in NODATA:
-            given = np.ravel(np.asarray(da.attrs.get(key, []))).tolist()
+            given = stated(da.attrs.get(key, []))
             if given and not all(isinstance(one, float) and math.isnan(one) for one in given):
                 del da.attrs[key]
                 if values := [value for one in given if (value := _stored(da, one)) is not None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -32,6 +33,9 @@ PACKING = {"scale_factor": 1.0, "add_offset": 0.0}
 
 EXACT = 2**53
 """float64 represents all integers up to this."""
+
+_NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan)([fFdDbBsSlL]?)", re.IGNORECASE)
+"""A number as text, with the letter of its type in CDL."""
 
 UNLIMITED = (-np.inf, np.inf)
 """Limits that all values are within."""
@@ -65,7 +69,7 @@ def declared_nodata(da: xr.DataArray) -> tuple[float, ...]:
     attribute ``nodatavals`` differs between bands.
     """
     sources = [da.attrs, da.encoding] if da.dtype.kind in "iu" else [da.attrs]
-    values = [value for attrs in sources for key in NODATA for value in np.atleast_1d(attrs.get(key, []))]
+    values = [value for attrs in sources for key in NODATA for value in stated(attrs.get(key, []))]
     try:
         encoded = [as_number(value) for key in NODATA for value in np.atleast_1d(da.encoding.get(key, []))]
         numbers = tuple(dict.fromkeys(map(as_number, values)))
@@ -96,6 +100,25 @@ def _other_nodata(da: xr.DataArray) -> tuple[float, ...]:
     return ()
 
 
+def stated(given: Any) -> list[Any]:
+    """Numbers of an attribute, also of text as in ``0.f, 100.f`` or ``[0 100]``; what is no number stays as it is."""
+    items = np.ravel(np.asarray(given, object)).tolist()
+    values = [item.item() if isinstance(item, np.generic) else item for item in items]
+    if not any(isinstance(value, str) for value in values):
+        return values
+    words = [word for value in values for word in re.split(r"[\s,;]+", str(value).strip(" \t\n\0[](){}"))]
+    found = [_NUMBER.fullmatch(word) for word in words]
+    numbers = [float(each[1]) if each[2] in ("f", "F", "d", "D") else _number(each[1]) for each in found if each]
+    return numbers if len(numbers) == len(words) else values
+
+
+def _number(text: str) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
 def as_number(value: Any) -> float:
     """A nodata value: an int if it is an integer that float64 may not represent, otherwise a float."""
     large = isinstance(value, (int, np.integer)) and abs(int(value)) >= EXACT
@@ -124,9 +147,10 @@ def valid_limits(da: xr.DataArray) -> tuple[float, float]:
     other limit is a float. They are ignored for floats without encoding, whose packing is lost. Limits that are not
     finite numbers or not in order are also ignored.
     """
-    given = np.ravel(np.asarray(da.attrs.get("valid_range", []), object)).tolist()
+    given = stated(da.attrs.get("valid_range", []))
     if len(given) != 2:
-        given = [da.attrs.get("valid_min"), da.attrs.get("valid_max")]
+        given = [da.attrs.get(key) for key in ("valid_min", "valid_max")]
+        given = [one[0] if len(one) == 1 else None for one in map(stated, given)]
     limits = [_limit(da, limit) for limit in given]
     declared = [limit for limit in limits if limit is not None]
     if not declared or declared[0] > declared[-1]:

@@ -169,6 +169,39 @@ def test_scale_and_offset_that_are_text_are_numbers(tmp_path: Path) -> None:
         np.testing.assert_allclose(found.values[~GAPS], VALUES[~GAPS] * 0.01 + 2)
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"valid_range": "0, 12"},
+        {"valid_range": "[0.f 12.0f]"},
+        {"valid_min": "0.0", "valid_max": "12"},
+        {"valid_range": ["0", "12"]},
+    ],
+)
+@pytest.mark.parametrize("dtype", ["f4", "i2"])
+def test_limits_that_are_text_are_numbers(tmp_path: Path, limits: dict[str, Any], dtype: str) -> None:
+    stored = np.where(GAPS, [-5, 120] * 4, VALUES).astype(dtype)
+    found = open_raster(write(tmp_path / "a.nc", stored, **limits))["a"]
+    np.testing.assert_array_equal(observed(found).isnull(), GAPS)
+    in_memory = xr.DataArray(stored, dims=("y", "x"), attrs=limits)
+    in_memory.encoding["dtype"] = stored.dtype
+    np.testing.assert_array_equal(observed(in_memory).isnull(), GAPS)
+
+
+@pytest.mark.parametrize("limits", ["0 - 500 N", "", "0 to 12"])
+def test_limits_that_are_other_text_are_ignored(tmp_path: Path, limits: str) -> None:
+    assert not observed(open_raster(write(tmp_path / "a.nc", VALUES - 5, valid_range=limits))["a"]).isnull().any()
+
+
+@pytest.mark.parametrize("given", ["-9999, 0", "-9999.f,0.f", ["-9999.", "0."]])
+def test_several_nodata_values_in_a_text_are_numbers(tmp_path: Path, given: Any) -> None:
+    stored = np.where(GAPS, [-9999, 0] * 4, VALUES + 1)
+    for file in (write(tmp_path / "a.nc", stored.astype(dtype), missing_value=given) for dtype in ("f4", "i2")):
+        np.testing.assert_array_equal(observed(open_raster(file)["a"]).isnull(), GAPS)
+    in_memory = xr.DataArray(stored, dims=("y", "x"), attrs={"missing_value": given})
+    np.testing.assert_array_equal(observed(in_memory).isnull(), GAPS)
+
+
 def test_signed_bytes_that_say_so_stay_packed(tmp_path: Path) -> None:
     stored = np.where(GAPS, -128, VALUES).astype("i1")
     file = write(tmp_path / "a.nc", stored, _FillValue=np.int8(-128), scale_factor=0.5, _Unsigned="false")
