@@ -333,7 +333,7 @@ def _with_neighbours(
 
 def _covariate(request: Request, covariate: Covariate) -> da.Array:
     """The result of filling the gaps of a covariate from itself, in memory if the covariate is."""
-    source, read = covariate.variable.source, covariate.variable.read
+    source, read = covariate.variable.spatial_last, covariate.variable.read
     in_memory = source.chunks is None
     chunks = chunks_in_memory(source.shape)
     data: da.Array = da.from_array(source.values, chunks=chunks, name=False) if in_memory else source.data

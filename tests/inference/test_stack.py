@@ -464,6 +464,21 @@ def test_variables_are_filled_from_each_other(tmp_path: Path, drift_model: str) 
         infill(ds[["a"]], across="variables")
 
 
+def test_variables_in_any_order_of_dimensions_are_filled_from_each_other(drift_model: str) -> None:
+    """Rows were taken for columns where the raster is square, and refused where it is not."""
+    raster, _ = stack(own=0.3, slices=2, size=20)
+    ds = xr.Dataset({"a": raster[0], "b": 2 * raster[1]})
+    expected = infill(ds, across="variables", model=drift_model)
+    turned = ds.assign(b=ds.b.transpose("x", "y"))
+    for chunks in (None, {"y": 10}):
+        found = infill(turned if chunks is None else turned.chunk(chunks), across="variables", model=drift_model)
+        xr.testing.assert_allclose(found.a.compute(), expected.a, rtol=1e-4)
+        xr.testing.assert_allclose(found.b.transpose("y", "x").compute(), expected.b, rtol=1e-4)
+    part = {"x": slice(0, 16)}
+    expected, found = (infill(one.isel(part), across="variables", model=drift_model) for one in (ds, turned))
+    xr.testing.assert_allclose(found.a, expected.a, rtol=1e-4)
+
+
 # --- stores and the command line --------------------------------------------------------------------------------------
 
 
