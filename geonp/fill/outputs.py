@@ -19,7 +19,7 @@ from geonp.inference.kernel import within
 from geonp.raster.arrays import Array
 from geonp.raster.casting import exceeds, lattice_of
 from geonp.raster.kinds import category_labels
-from geonp.raster.metadata import FillFlag, Kind, ancillary_names, as_dataset
+from geonp.raster.metadata import GDAL_METADATA, FillFlag, Kind, ancillary_names, as_dataset
 from geonp.raster.nodata import NODATA, OTHER_NODATA, PACKING, UNLIMITED, VALID, holds, without
 from geonp.raster.variable import ClassReader, Variable, labels
 
@@ -155,9 +155,19 @@ def unbanded(ds: xr.Dataset) -> xr.Dataset:
     found: dict[str, dict[str, xr.DataArray]] = {}
     for band, text in enumerate(map(str, bands)):
         label, _, place = text.partition(" ")
-        found.setdefault(label, {})[place] = ds[name].isel(band=band, drop=True).drop_vars("band_name", errors="ignore")
+        found.setdefault(label, {})[place] = _layer(ds[name].isel(band=band))
     stacked = {label: _stacked(layers) for label, layers in found.items()}
     return xr.Dataset(stacked, attrs=ds.attrs)
+
+
+def _layer(band: xr.DataArray) -> xr.DataArray:
+    """One band as a raster with the units of this band, and without a name that is that of the file."""
+    layer = band.drop_vars(("band", "band_name"), errors="ignore")
+    if re.sub(r"\W+", "_", str(layer.attrs.get("long_name", ""))).strip("_") == layer.name:
+        del layer.attrs["long_name"]
+    said = band.encoding.get(GDAL_METADATA, {}).get("bands", {})
+    unit = said.get(int(band.coords["band"]), {}).get("unit") if "band" in band.coords else None
+    return layer.assign_attrs({"units": unit} if unit else {})
 
 
 def _stacked(layers: Mapping[str, xr.DataArray]) -> xr.DataArray:

@@ -190,6 +190,18 @@ def test_pictures_from_the_command_line(tmp_path: Path, model: str) -> None:
     assert "The picture exists" in refused.output
 
 
+def test_a_result_in_a_geotiff_keeps_its_name_and_units(tmp_path: Path) -> None:
+    """It had the name of the file, and no units: those of all bands differ from those of the flags."""
+    geonp.write_raster(result(Y + 100.0, units="mm"), tmp_path / "filled-2.tif")
+    again = geonp.open_raster(tmp_path / "filled-2.tif")
+    figure = again.geonp.plot()
+    assert figure.get_suptitle() == "a"
+    labels = {axis.get_title(loc="left"): axis.child_axes[0].get_ylabel() for axis in figure.axes if axis.images}
+    assert labels == {"Observed": "mm", "Filled": "mm", "Standard error": "mm", "Flag": ""}
+    values = again.geonp.values_only()
+    assert (list(values), values.a.attrs["units"]) == (["a"], "mm")
+
+
 def test_matplotlib_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(geonp.MissingExtraError, match=r"pip install 'geonp\[plot\]'"):
