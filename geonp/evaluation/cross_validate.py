@@ -29,6 +29,7 @@ from geonp.inference.student import Distribution
 from geonp.inference.warping import Warping
 from geonp.inference.warping_fit import warn_of_values_beyond
 from geonp.io.doubtful_rows import warn_of_doubtful_rows
+from geonp.io.doubtful_times import warn_of_doubtful_times
 from geonp.io.measurements import read_table, transformed
 from geonp.raster.arrays import BoolArray, Float64Array, IntArray
 from geonp.raster.covariates import CovariateLike
@@ -235,6 +236,7 @@ def _measured(
     require_scorable(table.values[value], value)
     warn_of_doubtful_rows(table)
     table = transformed(table, crs, None).timed(time, every)
+    warn_of_doubtful_times(table)
     table = table.at(table.usable(value) & (True if table.times is None else table.times.of_rows >= 0))
     if len(table.xy) < SETTINGS.least:
         raise InputError(

@@ -13,6 +13,10 @@ from geonp.raster.arrays import Array
 
 _NUMBERS = {6: "%Y%m", 7: "%Y%j", 8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 """Formats of times that are numbers, by their digits."""
+_OTHERS = {8: ("%d%m%Y", "%m%d%Y"), 6: ("%y%m%d", "%d%m%y", "%m%d%y")}
+"""Formats in which differences of numbers are no time, by the digits that they have with zeros before them."""
+_MIDNIGHT = r"\d{8}240*"
+"""A time that ends a day."""
 _DATED = re.compile(r"(^|.*_)(time|times|date|dates|day|month|year|years|yr|yyyymm(dd)?)", re.IGNORECASE)
 """Names of dimensions whose numbers are dates."""
 _AS_DAYS = "day as %Y%m%d"
@@ -34,10 +38,28 @@ def dates_of_coordinate(coord: xr.DataArray) -> Array | None:
 
 
 def dates_of_numbers(numbers: pd.Series[Any]) -> Any:
-    """Times of numbers such as 20200131, 202001, 2020031 (a year and its day) or 2020013112; None if one is no time."""
+    """Times of numbers such as 20200131, 202001, 2020031 (a year and its day) or 2020013112; None if one is no time.
+
+    The hour 24 is the end of its day.
+    """
     whole = numbers[numbers.to_numpy(np.float64) % 1 == 0].astype(np.int64).astype(str)
     digits = set(whole.str.len())
     if len(whole) < len(numbers) or len(digits) != 1 or not digits <= {*_NUMBERS}:
         return None
-    dates = pd.to_datetime(whole, format=_NUMBERS[digits.pop()], errors="coerce")
+    ends = whole.str.fullmatch(_MIDNIGHT)
+    whole = whole.where(~ends, whole.str[:8] + "00" + whole.str[10:])
+    dates = pd.to_datetime(whole, format=_NUMBERS[digits.pop()], errors="coerce") + pd.to_timedelta(1 * ends, unit="D")
     return dates if dates.dt.year.between(1800, 2200).all() else None
+
+
+def order_of_dates(numbers: Array) -> str | None:
+    """The format of dates whose numbers do not increase with time, such as ``%d%m%Y`` of 31012020; None of others."""
+    texts = pd.Series(np.unique(numbers).astype(np.int64).astype(str))
+    for digits, formats in _OTHERS.items():
+        if len(texts) > 1 and texts.str.len().between(digits - 1, digits).all():
+            padded = texts.str.zfill(digits)
+            for text in formats:
+                dates = pd.to_datetime(padded, format=text, errors="coerce")
+                if dates.dt.year.between(1800, 2200).all():
+                    return text
+    return None

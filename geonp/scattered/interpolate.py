@@ -22,6 +22,7 @@ from geonp.inference.kernel import FillJob
 from geonp.inference.warping import Warping
 from geonp.inference.warping_fit import Sample, fitted
 from geonp.io.doubtful_rows import warn_of_doubtful_rows
+from geonp.io.doubtful_times import warn_of_doubtful_times
 from geonp.io.measurements import Table, read_table, transformed
 from geonp.raster.arrays import BoolArray, Float64Array
 from geonp.raster.covariates import CovariateLike
@@ -180,6 +181,7 @@ def interpolate(
     target = target_of(at, table, labels, crs)
     target.check_names(table.values, {"quantile": quantiles, "threshold": exceed, "sample": samples, time: time})
     table = transformed(table, crs, target.grid).timed(time, every)
+    warn_of_doubtful_times(table)
     table, known_errors = combined(table, target.geographic, repeats, errors_of(errors, table))
     asked_times = None if time is None or table.times is None else Asked.of(time, at_times, table.times, target)
     job, card = _job(target, options, len(asked) + (errors is not None) + (time is not None))

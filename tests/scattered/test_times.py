@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import datetime
+import re
+import warnings
 from types import SimpleNamespace
 
 import cftime
@@ -11,6 +13,8 @@ import xarray as xr
 
 import geonp
 from geonp.errors import InputError
+from geonp.io.doubtful_times import warn_of_doubtful_times
+from geonp.io.measurements import read_table
 from geonp.raster.times import times_of
 
 DAYS = pd.date_range("2020-07-01", periods=5)
@@ -284,6 +288,7 @@ def test_equal_measurements_are_said_to_tell_nothing_about_errors(stations: pd.D
         ([2019365.0, 2020001.0], np.datetime64("2019-12-31")),
         ([2020063023, 2020070100], np.datetime64("2020-06-30T23")),
         ([202006302359, 202007010000], np.datetime64("2020-06-30T23:59")),
+        ([202001312300, 202001312400], np.datetime64("2020-01-31T23")),
         ([202012, 202013], 202012),
         ([1593561600, 1593561601], 1593561600),
         ([2019, 2020], 2019),
@@ -296,7 +301,14 @@ def test_times_are_read_as_people_write_them(column: list[object], first: object
     times = times_of(pd.Series([*column, None], name="when"))
     assert times.of_rows.tolist() == [0, 1, -1]
     assert first is None or times.values[0] == first
-    days = {20200701: 1.0, 201912: 31.0, 2019365.0: 1.0, 2020063023: 1 / 24, 202006302359: 1 / 1440}
+    days = {
+        20200701: 1.0,
+        201912: 31.0,
+        2019365.0: 1.0,
+        2020063023: 1 / 24,
+        202006302359: 1 / 1440,
+        202001312300: 1 / 24,
+    }
     steps = {2019: 1, 0.5: 1, 202012: 1, 1593561600: 1, **{time: 86_400e6 * length for time, length in days.items()}}
     step = steps.get(column[0], times.positions()[1])  # type: ignore[call-overload]
     assert np.diff(times.positions()) == pytest.approx(step)
@@ -340,6 +352,40 @@ def test_doubtful_times_are_refused(stations: pd.DataFrame) -> None:
         geonp.interpolate(stations, at, at_times=["2020-07-01"])
     with pytest.raises(InputError, match=r"time='date' \(--time date\)"):
         geonp.interpolate(stations, at)
+
+
+@pytest.mark.parametrize(
+    ("days", "text"),
+    [
+        ([31012020, 1022020], "%d%m%Y"),
+        ([1312020, 2012020], "%m%d%Y"),
+        ([191231, 200101], "%y%m%d"),
+        ([300199, 10299], "%d%m%y"),
+        ([43861, 43862], None),
+        ([20200131, 20200201], None),
+        ([2458849, 2458850], None),
+    ],
+)
+def test_numbers_of_dates_in_another_order_come_with_a_warning(days: list[int], text: str | None) -> None:
+    table = pd.DataFrame({"x": [0, 1, 2, 3, 4] * 2, "y": 1, "v": np.arange(10.0), "when": np.repeat(days, 5)})
+    read = read_table(table, "v", None, None, ["when"]).timed("when")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        warn_of_doubtful_times(read)
+    expected = f"'when' are numbers such as {min(days)}, and their differences count as time.*format='{text}'"
+    assert [bool(re.search(expected, str(one.message))) for one in found] == [True] * (text is not None)
+
+
+def test_days_beside_months_come_with_a_warning(stations: pd.DataFrame) -> None:
+    date = pd.to_datetime(stations["date"]) + pd.Timedelta("29D")
+    parts = stations.drop(columns="date").assign(year=date.dt.year, month=date.dt.month, day=date.dt.day)
+    at = geonp.lattice((0, 0, 12, 12), 4)
+    assert parts["month"].nunique() == 2
+    with pytest.warns(
+        UserWarning, match=r"the times 'day' are a part of a date, and rows differ in 'month': .*\(--time"
+    ):
+        geonp.interpolate(parts, at, values="value", time="day")
+    geonp.interpolate(parts[parts["month"] == 7].drop(columns="year"), at, values="value", time="day")
 
 
 def test_stations_that_are_never_measured_are_as_uncertain_as_their_levels(float32: None) -> None:
