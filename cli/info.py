@@ -113,7 +113,12 @@ def info(source: str, storage: tuple[str, ...], as_json: bool, missing: tuple[st
         description["would be filled"] = f"{'yes' if filled else 'no'}, {because}"
         if "nodata" in description and "missing" not in description:
             description["nodata"] = "not declared (--nodata)"
+        for fact in _IN_CELLS & {key for key in description if description[key] is not None}:
+            description[fact] = f"{_text(description[fact])} cells"
         echo(f"\n{name}\n" + table(_labelled(description), indent="  "))
+
+
+_IN_CELLS = {"largest_gap", "farthest_from_data", "farthest_within"}
 
 
 def _fates(ds: xr.Dataset, grid: Grid, missing: list[Any] | None) -> tuple[xr.Dataset, dict[Any, Any], Any]:
@@ -226,7 +231,7 @@ def _gaps(da: xr.DataArray, grid: Grid, *, doubted: bool) -> dict[str, Any]:
         infinite += int(np.isinf(stored).sum())
         missing = np.isnan(values)
         if not missing.all():
-            ends.extend((float(np.nanmin(values)), float(np.nanmax(values))))
+            ends.extend(float(str(end)) for end in (np.nanmin(values), np.nanmax(values)))  # 0.11 of single precision
             extremes.append(Extremes.of(values, sentinels))
         return ~missing
 

@@ -351,6 +351,15 @@ def test_info(source: Path) -> None:
     assert "WGS 84 / UTM zone 33N (EPSG:32633)" in text
     assert "y 40, x 50" in text
     assert "missing share  " in text
+    assert "largest gap         48 cells" in text
+    assert "farthest from data  3 cells" in text
+
+
+def test_values_have_the_digits_that_they_are_stored_with(tmp_path: Path) -> None:
+    path = write_tif(tmp_path / "in.tif", np.array([[0.11, np.nan, 32.97, 7]], "float32"), nodata=np.nan)
+    text = cli("info", path).stdout
+    assert "least               0.11\n" in text
+    assert "greatest            32.97\n" in text
 
 
 def test_json_holds_no_nan(tmp_path: Path) -> None:
