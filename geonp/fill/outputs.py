@@ -20,7 +20,7 @@ from geonp.raster.arrays import Array
 from geonp.raster.casting import exceeds, lattice_of
 from geonp.raster.kinds import category_labels
 from geonp.raster.metadata import GDAL_METADATA, FillFlag, Kind, ancillary_names, as_dataset
-from geonp.raster.nodata import NODATA, OTHER_NODATA, PACKING, UNLIMITED, VALID, holds, without
+from geonp.raster.nodata import NODATA, PACKING, UNLIMITED, holds, limit_keys, other_nodata_keys, without
 from geonp.raster.variable import ClassReader, Variable, labels
 
 _TEMPERATURE_UNITS = {"k", "kelvin", "degc", "celsius", "degree_celsius", "degrees_celsius", "degf", "fahrenheit"}
@@ -285,7 +285,9 @@ def _value_attrs(
     # a valid range refers to stored values
     stored = np.dtype(source.encoding.get("dtype", source.dtype))
     kept = stored == encoding.get("dtype", source.dtype)
-    attrs = without(source.attrs, (*NODATA, *OTHER_NODATA, "grid_mapping", "actual_range", *(() if kept else VALID)))
+    given = source.attrs
+    gone = *NODATA, *other_nodata_keys(given), "grid_mapping", "actual_range"
+    attrs = without(given, (*gone, *(() if kept else limit_keys(given).values())))
     if source.dtype.kind in "iu" and not kept and limits != UNLIMITED:
         info = np.iinfo(source.dtype)
         attrs["valid_range"] = np.clip(limits, info.min, info.max).astype(source.dtype)

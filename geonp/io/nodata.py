@@ -14,15 +14,15 @@ from geonp.raster.dimensions import data_variables
 from geonp.raster.nodata import (
     DEFAULT_FILL,
     NODATA,
-    OTHER_NODATA,
     PACKING,
     UNLIMITED,
-    VALID,
     as_number,
     declared_nodata,
     holds,
+    limit_keys,
     nodata_values,
     observed,
+    other_nodata_keys,
     packing,
     stated,
     valid_limits,
@@ -44,7 +44,7 @@ def retyped(stored: xr.Dataset) -> xr.Dataset:
                 with suppress(ValueError):
                     da.attrs[key] = float(da.attrs[key])
         if da.dtype.kind == "i" and "_Unsigned" not in da.attrs:
-            limits = [value for key in VALID for value in stated(da.attrs.get(key, []))]
+            limits = [value for key in limit_keys(da.attrs).values() for value in stated(da.attrs[key])]
             packed, most = set(PACKING) & set(da.attrs) and da.dtype.itemsize > 1, int(np.iinfo(da.dtype).max)
             whole = len(limits) == 2 and all(isinstance(limit, int) for limit in limits) and not packed
             if whole and 0 <= min(limits) <= most < max(limits) <= 2 * most + 1:
@@ -56,13 +56,17 @@ def numbered(stored: xr.Dataset) -> xr.Dataset:
     """Convert the nodata values that a file declares to the dtype of its variable, with which readers compare values.
 
     Writers declare them as text, such as ``"-9999"``; as float64 that the values of float32 do not equal; or for packed
-    integers as they are unpacked. What the dtype cannot hold is dropped. Of floats in Zarr without a nodata value, the
-    fill value other than 0 is one.
+    integers as they are unpacked; or in attributes of other names. What the dtype cannot hold is dropped. Of floats in
+    Zarr without a nodata value, the fill value other than 0 is one.
     """
     ds = stored.copy()
     for da in ds.variables.values():
         if da.dtype.kind not in "iuf":
             continue
+        if not set(NODATA) & set(da.attrs):  # decoding would leave others as they are stored
+            others = [{_stored(da, one) for one in stated(da.attrs[key])} for key in other_nodata_keys(da.attrs)]
+            single = [one for (one, *more) in map(list, others) if one is not None and not more]
+            da.attrs |= {"_FillValue": single[0]} if single else {}
         for key in NODATA:
             given = stated(da.attrs.get(key, []))
             if given and not all(isinstance(one, float) and math.isnan(one) for one in given):
@@ -146,7 +150,7 @@ def declare_nodata(stored: xr.Dataset, nodata: float) -> xr.Dataset:
     for name, da in data_variables(ds).items():
         if da.ndim < 2 or da.dtype.kind not in "iuf":
             continue
-        da.attrs = without(da.attrs, ("missing_value", *OTHER_NODATA))
+        da.attrs = without(da.attrs, ("missing_value", *other_nodata_keys(da.attrs)))
         if da.dtype.kind in "iu" and math.isnan(nodata):
             da.attrs.pop("_FillValue", None)
             continue

@@ -16,8 +16,14 @@ from geonp.raster.arrays import Array, BoolArray
 NODATA = ("_FillValue", "missing_value")
 """CF attributes with the nodata value."""
 
-OTHER_NODATA = ("fill_value", "nodata", "nodatavals")
-"""Attributes in which odc, datacube and older versions of xarray keep the nodata value; rioxarray reads them too."""
+OTHER_NODATA = (
+    *("fillvalue", "nodata", "nodatavals", "nodatavalue", "fillval", "missingvalue", "missingval", "missingdata"),
+    *("codemissingvalue", "invalidvalue", "badvalue", "badvaluescaled", "undef", "fill"),
+)
+"""Other names of attributes with the nodata value, in lower case and without signs.
+
+So call it odc, datacube, older versions of xarray, tools of HDF5, and satellites such as GPM, OMI and FengYun.
+"""
 
 DEFAULT_FILL = "default_fill"
 """Encoding of integers from NetCDF without a nodata value: what the library wrote into cells that were never set."""
@@ -84,8 +90,8 @@ def declared_nodata(da: xr.DataArray) -> tuple[float, ...]:
 
 
 def _other_nodata(da: xr.DataArray) -> tuple[float, ...]:
-    for key in OTHER_NODATA:
-        given = [value for value in np.atleast_1d(da.attrs.get(key, [])).tolist() if value is not None]
+    for key in other_nodata_keys(da.attrs):
+        given = [value for value in stated(da.attrs[key]) if value is not None]
         try:
             values = {repr(number): number for number in map(as_number, given)}
         except (TypeError, ValueError):  # a word: no convention says that it is a number
@@ -139,6 +145,23 @@ def stored_nodata(da: xr.DataArray) -> float | None:
     return next((as_number(value) for value in values if value is not None), None)
 
 
+def other_nodata_keys(attrs: Mapping[Any, Any]) -> tuple[str, ...]:
+    """The attributes with a nodata value beside those of CF, in the order of :data:`OTHER_NODATA`."""
+    plain = {key: _plain(key) for key in attrs if key not in NODATA}
+    known = {key: OTHER_NODATA.index(name) for key, name in plain.items() if name in OTHER_NODATA}
+    return tuple(sorted(known, key=known.__getitem__))
+
+
+def _plain(key: object) -> str:
+    return re.sub(r"[^a-z]", "", str(key).lower())
+
+
+def limit_keys(attrs: Mapping[Any, Any]) -> dict[str, str]:
+    """The attributes of valid limits by their CF name, which may be written otherwise, as in ``ValidRange``."""
+    plain = {_plain(key): key for key in attrs}
+    return {name: key for name in VALID if (key := name if name in attrs else plain.get(_plain(name))) is not None}
+
+
 def valid_limits(da: xr.DataArray) -> tuple[float, float]:
     """Smallest and largest value that the CF attributes ``valid_range``, or ``valid_min`` and ``valid_max``, allow.
 
@@ -147,9 +170,10 @@ def valid_limits(da: xr.DataArray) -> tuple[float, float]:
     other limit is a float. They are ignored for floats without encoding, whose packing is lost. Limits that are not
     finite numbers or not in order are also ignored.
     """
-    given = stated(da.attrs.get("valid_range", []))
+    keys = limit_keys(da.attrs)
+    given = stated(da.attrs[keys["valid_range"]]) if "valid_range" in keys else []
     if len(given) != 2:
-        given = [da.attrs.get(key) for key in ("valid_min", "valid_max")]
+        given = [da.attrs.get(keys.get(name)) for name in ("valid_min", "valid_max")]
         given = [one[0] if len(one) == 1 else None for one in map(stated, given)]
     limits = [_limit(da, limit) for limit in given]
     declared = [limit for limit in limits if limit is not None]
@@ -247,7 +271,7 @@ def observed(da: xr.DataArray, nodata: float | None = None) -> xr.DataArray:
     """
     read = reader(da, nodata)
     values: xr.DataArray = xr.apply_ufunc(read, da, dask="parallelized", output_dtypes=[read.dtype])
-    return values.drop_attrs(deep=False).assign_attrs(without(da.attrs, (*NODATA, *OTHER_NODATA)))
+    return values.drop_attrs(deep=False).assign_attrs(without(da.attrs, (*NODATA, *other_nodata_keys(da.attrs))))
 
 
 @dataclass(frozen=True)

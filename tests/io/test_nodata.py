@@ -193,6 +193,34 @@ def test_limits_that_are_other_text_are_ignored(tmp_path: Path, limits: str) -> 
     assert not observed(open_raster(write(tmp_path / "a.nc", VALUES - 5, valid_range=limits))["a"]).isnull().any()
 
 
+@pytest.mark.parametrize(
+    "name", ["FillValue", "NoDataValue", "no_data_value", "MissingValue", "_fillvalue", "CodeMissingValue", "nodata"]
+)
+@pytest.mark.parametrize(("dtype", "scale"), [("f4", None), ("i2", None), ("i2", 0.5), ("u2", 0.5)])
+def test_nodata_values_of_other_names(tmp_path: Path, name: str, dtype: str, scale: float | None) -> None:
+    stored = np.where(GAPS, 0, VALUES + 1).astype(dtype)
+    packing = {} if scale is None else {"scale_factor": scale}
+    for n, given in enumerate(("0", stored.dtype.type(0))):
+        found = open_raster(write(tmp_path / f"{n}.nc", stored, **packing, **{name: given}))["a"]
+        np.testing.assert_array_equal(observed(found).isnull(), GAPS)
+        in_memory = xr.DataArray(stored, dims=("y", "x"), attrs={name: given, **packing})
+        np.testing.assert_array_equal(observed(in_memory).isnull(), GAPS)
+        assert name not in observed(in_memory).attrs
+    np.testing.assert_allclose(observed(found).values[~GAPS], stored[~GAPS] * (scale or 1))
+
+
+def test_words_under_other_names_of_nodata_are_no_numbers(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.nc", VALUES, fill="none", nodata="see quality", MissingValue="-1")
+    np.testing.assert_array_equal(observed(open_raster(file)["a"]), VALUES)
+
+
+@pytest.mark.parametrize("limits", [{"ValidRange": [1.0, 13.0]}, {"ValidMin": 1.0, "Valid_Max": 13.0}])
+def test_limits_of_other_names(tmp_path: Path, limits: dict[str, Any]) -> None:
+    stored = np.where(GAPS, [0, 99] * 4, VALUES + 1).astype("f4")
+    found = open_raster(write(tmp_path / "a.nc", stored, **limits))["a"]
+    np.testing.assert_array_equal(observed(found).isnull(), GAPS)
+
+
 @pytest.mark.parametrize("given", ["-9999, 0", "-9999.f,0.f", ["-9999.", "0."]])
 def test_several_nodata_values_in_a_text_are_numbers(tmp_path: Path, given: Any) -> None:
     stored = np.where(GAPS, [-9999, 0] * 4, VALUES + 1)
