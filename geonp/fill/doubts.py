@@ -165,7 +165,7 @@ def check_in_memory(variable: Variable, domain: Any, *, hint: bool = False) -> N
 
     Raises InputError if it has none.
     """
-    stored = variable.source.values
+    stored = variable.spatial_last.values
     observed_mask = np.isfinite(variable.read(stored))
     if not observed_mask.any():
         raise InputError(
@@ -174,8 +174,7 @@ def check_in_memory(variable: Variable, domain: Any, *, hint: bool = False) -> N
         )
     hint &= not observed_mask.all()
     if isinstance(domain, np.ndarray):
-        axes = [variable.source.get_axis_num(dim) for dim in variable.spatial]
-        stored, observed_mask = (np.moveaxis(array, axes, (-2, -1))[..., domain] for array in (stored, observed_mask))
+        stored, observed_mask = stored[..., domain], observed_mask[..., domain]
         if not observed_mask.any():
             warn(
                 f"{variable.label}: no observed cell lies within the mask (--mask), so that its missing cells stay "

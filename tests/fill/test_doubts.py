@@ -138,6 +138,9 @@ def test_rare_events(tmp_path: Path, model: str) -> None:
         assert "--as counts" in text
     assert len(geonp_warnings(lambda: infill(array(np.minimum(counts, 1)), model=model))) == 1
     assert geonp_warnings(lambda: infill(array(counts), model=model, as_="numbers")) == []
+    # neighbours are those in a row, wherever rows and columns are among the dimensions
+    turned = array(counts).expand_dims("time").transpose("y", "x", "time")
+    assert len(geonp_warnings(lambda: infill(turned, model=model))) == 1
     # patches of many are no events
     patches = rng.poisson(0.15, (10, 10)).repeat(4, 0).repeat(4, 1)
     assert geonp_warnings(lambda: infill(array(np.where(np.isnan(VALUES), np.nan, patches)), model=model)) == []
