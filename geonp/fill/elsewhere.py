@@ -71,7 +71,8 @@ class Target:
         """The variable on the target, without values."""
         dims = (*variable.leading, *self.grid.dims)
         shape = (*variable.shape[:-2], *self.grid.shape)
-        coords = {name: c for name, c in self.at.coords.items() if set(c.dims) <= set(self.grid.dims)}
+        # without scalars, such as a time, which say of which slice the values of the target are
+        coords = {name: c for name, c in self.at.coords.items() if c.ndim and set(c.dims) <= set(self.grid.dims)}
         source = variable.source
         coords |= {n: c for n, c in source.coords.items() if c.ndim and set(c.dims) <= set(variable.leading)}
         data = da.zeros(shape, dtype=source.dtype, chunks=-1)

@@ -94,6 +94,15 @@ def test_another_crs_and_integers(tmp_path: Path) -> None:
     assert f"Filled {int(inside.sum())} cells, left {int((~inside).sum())} empty" in done.output
 
 
+def test_the_target_gives_its_grid_and_not_the_time_of_its_values(model: str) -> None:
+    da, at = gapped(raster(24, 32)), raster(10, 14, 2.0, 2.5)
+    at = at.assign_coords(time=np.datetime64("2020-01-01", "ns"), lat=(("y", "x"), np.zeros(at.shape)))
+    assert {*da.geonp.infill(at=at, model=model).coords} == {"y", "x", "lat"}
+    found = da.assign_coords(time=np.datetime64("2021-01-01", "ns")).geonp.infill(at=at, support="cell", model=model)
+    assert found.time == np.datetime64("2021-01-01", "ns")
+    assert "time" not in da.geonp.infill(at=at, support="cell", model=model).coords
+
+
 def test_means_over_coarser_cells(model: str) -> None:
     da = gapped(raster(24, 32)).expand_dims(time=2)
     at = raster(6, 10, 4.0, 1.5)  # 4 x 4 cells of the raster each, of which the columns end at 32
