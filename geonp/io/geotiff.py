@@ -281,9 +281,9 @@ def _with_common_encoding(ds: xr.Dataset, grid: Grid) -> dict[Hashable, xr.DataA
 
 def _encoded(da: xr.DataArray) -> xr.DataArray:
     variable = xr.conventions.encode_cf_variable(da.variable)
-    # rasterio has no float16
-    data = variable.data.astype(np.float32) if variable.dtype == np.float16 else variable.data
-    return da.copy(data=data).assign_attrs(variable.attrs)
+    # rasterio has neither float16 nor the order of bytes of other machines, as of FITS files
+    dtype = np.dtype(np.float32) if variable.dtype == np.float16 else variable.dtype.newbyteorder("=")
+    return da.copy(data=variable.data.astype(dtype, copy=False)).assign_attrs(variable.attrs)
 
 
 def _as_floats(da: xr.DataArray) -> xr.DataArray:

@@ -999,6 +999,20 @@ def test_float16_becomes_float32_in_files_that_have_none(tmp_path: Path, name: s
     np.testing.assert_array_equal(found, ds["a"])
 
 
+@pytest.mark.parametrize("name", ["a.nc", "a.tif", "a.zarr"])
+@pytest.mark.parametrize("dtype", [">i2", ">f4", ">f8"])
+def test_the_order_of_bytes_of_other_machines_is_written_as_that_of_this_one(
+    tmp_path: Path, name: str, dtype: str
+) -> None:
+    """GDAL refused arrays as they come from FITS files, with the advice to look at the space on the disk."""
+    values = np.arange(6, dtype=dtype).reshape(2, 3)
+    ds = xr.Dataset({"a": (("y", "x"), values, {"_FillValue": values.dtype.type(5)})})
+    write_raster(ds, tmp_path / name)
+    found = open_raster(tmp_path / name)["a"]
+    assert found.encoding["dtype"] == np.dtype(dtype).newbyteorder("=")
+    np.testing.assert_array_equal(found, ds["a"].where(ds["a"] != 5))
+
+
 def test_a_crs_that_is_given_replaces_one_that_cannot_be_read(tmp_path: Path) -> None:
     place = {"y": np.arange(5_200_000.0, 5_199_400, -100), "x": np.arange(500_000.0, 500_700, 100)}
     ds = xr.Dataset({"z": (("y", "x"), np.arange(42.0).reshape(6, 7), {"grid_mapping": "crs"})}, place)
