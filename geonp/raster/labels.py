@@ -89,7 +89,8 @@ def _said(first: Label, last: Label) -> str:
 def _between(index: pd.Index, dim: str, first: Label, last: Label) -> IntArray:
     """Positions of labels in a range, ascending."""
     if isinstance(index, pd.DatetimeIndex | xr.CFTimeIndex):
-        order = np.argsort(index.to_numpy(), kind="stable")
+        known = np.flatnonzero(~index.isna())
+        order = known[index[known].argsort(kind="stable")]
         try:
             ends: list[Any] = [None if end is None else str(end) for end in (first, last)]
             if any(_AMBIGUOUS.match(end or "") for end in ends):  # pandas takes 02.01.2020 for the first of February

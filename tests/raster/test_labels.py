@@ -42,6 +42,14 @@ def test_times_lie_in_a_range_of_dates(wanted: tuple[str | None, str | None], mo
     xr.testing.assert_identical(found, ds.sel(time=found.time))
 
 
+def test_slices_of_unknown_times_are_in_no_range() -> None:
+    ds = stack(time=MONTHS.where(MONTHS.month != 7))
+    assert select_labels(ds, {"time": ("2020-06-15", "2020-08")}).time.dt.month.values.tolist() == [8]
+    assert select_labels(ds, {"time": (None, None)}).sizes["time"] == 7
+    with pytest.raises(InputError, match="No slice lies in the range of select"):
+        select_labels(stack(time=MONTHS.where(MONTHS.month > 12)), {"time": ("2020-07", "2020-07")})
+
+
 def test_a_dimension_without_coordinate_has_positions_or_the_times_beside_it() -> None:
     ds = stack().drop_vars("time").assign(Times=("time", MONTHS.strftime("%Y-%m-%d_%H:%M:%S").to_numpy("S19")))
     for wanted, months in ((("2020-07", "2020-08"), [7, 8]), (("2", "2"), [7]), (("0", "1"), [5, 6])):
