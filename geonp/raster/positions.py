@@ -51,9 +51,9 @@ def positions(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
     """Positions of the slices along a dimension, of which only the differences matter.
 
     They are times in microseconds if the coordinate of the dimension, or the only other coordinate along it, has times:
-    datetime64, timedelta64, cftime of any calendar, periods of pandas, texts such as ``2000-01-31``, numbers such
-    as 20000131 or years of a dimension called so, or numbers with units of time, such as ``days since 2000-01-01``,
-    ``months since 2000-01-01`` (30.4 days each) or ``hours``.
+    datetime64, also of a time zone, timedelta64, cftime of any calendar, periods of pandas, texts such as
+    ``2000-01-31``, numbers such as 20000131 or years of a dimension called so, or numbers with units of time, such as
+    ``days since 2000-01-01``, ``months since 2000-01-01`` (30.4 days each) or ``hours``.
     Otherwise, and if a time is unknown, of which it warns, they are 0, 1, 2, ...
     """
     times = times_along(array, dim)
@@ -100,24 +100,32 @@ def times_along(array: xr.DataArray | xr.Dataset, dim: Hashable) -> Array | None
 
 
 def _decoded(coord: xr.DataArray) -> Array | None:
-    values = coord.values
-    if values.dtype.kind in "iuf":
-        unit, since, _ = str(coord.attrs.get("units", "")).partition(" since ")
+    unit, since, _ = str(coord.attrs.get("units", "")).partition(" since ")
+    if since and coord.dtype.kind in "iuf":
         with suppress(ValueError):  # of months since a date, or an unknown calendar
-            values = xr.decode_cf(xr.Dataset({"time": ("time", values, coord.attrs)})).time.values if since else values
-        if values.dtype.kind in "iuf":
-            measure = measure_of(unit)
-            if measure is None or measure.dims != {("s", 1)} or not np.isfinite(values).all():
-                return dates_of_coordinate(coord)
-            lengths = ((values.astype(np.float64) - values[:1]) * measure.factor * 1e6).round().astype("m8[us]")
-            values = np.datetime64("2000-01-01") + lengths if since else lengths
+            coord = xr.decode_cf(xr.Dataset({"time": ("time", coord.values, coord.attrs)})).time
+    index, values = _values(coord)
+    if values.dtype.kind in "iuf":
+        measure = measure_of(unit)
+        if measure is None or measure.dims != {("s", 1)} or not np.isfinite(values).all():
+            return dates_of_coordinate(coord)
+        lengths = ((values.astype(np.float64) - values[:1]) * measure.factor * 1e6).round().astype("m8[us]")
+        values = np.datetime64("2000-01-01") + lengths if since else lengths
     if values.dtype.kind in "SUT" or (values.dtype.kind == "O" and all(isinstance(value, str) for value in values)):
         return _read(values)
-    if values.dtype.kind == "O" and isinstance(index := coord.to_index(), pd.PeriodIndex):
-        values = index.to_timestamp().to_numpy()
     if values.dtype.kind in "mM":
         return None if np.isnat(values).any() else values
-    return values if values.dtype.kind == "O" and isinstance(coord.to_index(), xr.CFTimeIndex) else None
+    return values if isinstance(index, xr.CFTimeIndex) else None
+
+
+def _values(coord: xr.DataArray) -> tuple[pd.Index | None, Array]:
+    """The index of times or objects, and the values: periods as their beginnings, times of a zone in UTC."""
+    index = coord.to_index() if coord.dtype.kind in "MO" else None
+    if isinstance(index, pd.PeriodIndex):
+        return index, index.to_timestamp().to_numpy()
+    if isinstance(index, pd.DatetimeIndex) and index.tz is not None:
+        return index, index.tz_convert(None).to_numpy()
+    return index, coord.values
 
 
 def _read(texts: Array) -> Array | None:

@@ -202,6 +202,12 @@ def test_periods_are_those_that_the_stack_spans_and_resolves() -> None:
     assert positions(dated([850, 700]), "time") == (0, 1)
     assert positions(dated(["2001-01-01", "red"]), "time") == (0, 1)
     assert positions(dated(pd.PeriodIndex(["2001-01", "2001-04"], freq="M")), "time") == (0, 90 * day)
+    zoned = pd.DatetimeIndex(["2001-03-24", "2001-03-26"]).tz_localize("Europe/Berlin")  # an hour is skipped
+    assert positions(dated(zoned), "time") == (0, 47 * day / 24)
+    coded = dated(np.arange(0, 900, 30))
+    coded.time.attrs.update(units="days since 2001-01-01", calendar="360_day")
+    assert positions(coded[[0, 1, 3]], "time") == (0, 30 * day, 90 * day)
+    assert periods(coded, "time") == (360 * day,)
     with pytest.warns(UserWarning, match=r"time: 1 of 3 labels are unknown, so that its slices count as evenly spaced"):
         assert positions(dated(pd.to_datetime(["2001-01-01", None, "2003-01-01"])), "time") == (0, 1, 2)
 
