@@ -89,7 +89,7 @@ def _said(first: Label, last: Label) -> str:
 def _between(index: pd.Index, dim: str, first: Label, last: Label) -> IntArray:
     """Positions of labels in a range, ascending."""
     if isinstance(index, pd.DatetimeIndex | xr.CFTimeIndex):
-        known = np.flatnonzero(~index.isna())
+        known = np.flatnonzero(index.notna())
         order = known[index[known].argsort(kind="stable")]
         try:
             ends: list[Any] = [None if end is None else str(end) for end in (first, last)]
