@@ -62,10 +62,11 @@ def read_text(path: Path) -> pd.DataFrame:
     units = _units(rows, separator)
     if units:
         del rows[1]
-    table = max(
-        (_parsed(path, rows, separator, decimal) for decimal in ("." if separator == "," else ".,")),
-        key=lambda table: table.select_dtypes("number").shape[1],
+    decimal, table = max(
+        ((decimal, _parsed(path, rows, separator, decimal)) for decimal in ("." if separator == "," else ".,")),
+        key=lambda parsed: parsed[1].select_dtypes("number").shape[1],
     )
+    _warn_of_thousands(path, table, rows, separator, decimal)
     table.attrs |= {"units": units} if units else {}
     return table
 
@@ -178,6 +179,26 @@ def _parsed(path: Path, rows: list[str], separator: str, decimal: str) -> pd.Dat
     unnamed = [name for name in table if str(name).startswith("Unnamed:")]
     table = table.drop(columns=[name for name in unnamed if _is_empty_or_counts(table[name])])
     return table.rename(columns=lambda name: str(name).strip())
+
+
+def _warn_of_thousands(path: Path, table: pd.DataFrame, rows: list[str], separator: str, decimal: str) -> None:
+    """Warn of columns such as 773, 1.128, 2.045, whose points, or commas, may separate thousands."""
+    for name in table.select_dtypes("float"):
+        parts = table[name].dropna()
+        whole = parts % 1 == 0
+        thousandths = ((parts * 1000 - (parts * 1000).round()).abs() < 1e-6).all() and (parts.abs() < 1000).all()
+        if not thousandths or whole.all() or not parts[whole].abs().max() >= 100:
+            continue
+        written: Any = {"skipinitialspace": True, "index_col": False, "dtype": str}
+        texts = pd.read_csv(io.StringIO("\n".join(rows)), sep=separator, **written)
+        known = texts.rename(columns=lambda column: str(column).strip())[name].dropna().str.strip()
+        grouped = known.str.fullmatch(rf"[-+]?\d{{1,3}}{re.escape(decimal)}\d{{3}}")
+        if grouped.sum() > 1 and (~grouped).sum() > 1 and known[~grouped].str.fullmatch(r"[-+]?\d{1,3}").all():
+            warn(
+                f"{path}: all {grouped.sum()} fractions of column {name!r} have three digits, as in "
+                f"{known[grouped].iloc[0]}, beside {known[~grouped].iloc[0]}, and are read as fractions. If "
+                f"{decimal!r} separates thousands, remove it."
+            )
 
 
 def _is_empty_or_counts(column: pd.Series[Any]) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +47,29 @@ def test_one_table_in_many_styles(text: str, tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(text.encode()))
     table = read_table(read_text(path), None, None, None)
     np.testing.assert_array_equal(np.c_[table.xy, table.values["t"]], ROWS)
+
+
+@pytest.mark.parametrize(
+    ("heights", "doubtful"),
+    [
+        (["773", "1.128", "998", "2.045"], True),
+        (["773", "1,128", "998", "2,045"], True),
+        (["773", "1.128", "998.5", "2.045"], False),
+        (["7", "1.128", "9", "2.045"], False),
+        (["773.000", "1.128", "998.000", "2.045"], False),
+        (["773", "998", "1.128", "1204"], False),
+    ],
+)
+def test_points_that_may_separate_thousands_come_with_a_warning(
+    heights: list[str], doubtful: bool, tmp_path: Path
+) -> None:
+    rows = [f"{500 + n};{4100 + n};{height}" for n, height in enumerate(heights)]
+    (tmp_path / "a.csv").write_text("\n".join(["x;y;height", *rows]))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        read_text(tmp_path / "a.csv")
+    said = r"all 2 fractions of column 'height' have three digits, as in 1.128, beside 773, .* thousands, remove it"
+    assert [bool(re.search(said, str(one.message))) for one in found] == [True] * doubtful
 
 
 @pytest.mark.parametrize("separator", [" ", ","])
