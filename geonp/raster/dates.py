@@ -23,13 +23,18 @@ _AS_DAYS = "day as %Y%m%d"
 """How units of absolute times of CDO begin: the fraction of a number is that of the day."""
 
 
+def is_named_time(name: object) -> bool:
+    """Whether a dimension is called as times are."""
+    return _DATED.fullmatch(str(name)) is not None
+
+
 def dates_of_coordinate(coord: xr.DataArray) -> Array | None:
     """Times of numbers along a dimension that is called as times: dates such as 20200131, or years; None of others."""
     unit, numbers = str(coord.attrs.get("units", "")), pd.Series(coord.values)
     if unit.startswith(_AS_DAYS):
         dates = dates_of_numbers(numbers // 1) if np.isfinite(numbers).all() else None
         return None if dates is None else (dates + pd.to_timedelta(numbers % 1, unit="D")).to_numpy()
-    if unit not in ("", "1") or not _DATED.fullmatch(str(coord.name)) or not np.isfinite(numbers).all():
+    if unit not in ("", "1") or not is_named_time(coord.name) or not np.isfinite(numbers).all():
         return None
     if (numbers % 1 == 0).all() and numbers.between(1800, 2200).all():
         numbers = numbers.astype(np.int64) * 10000 + 101

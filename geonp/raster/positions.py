@@ -13,12 +13,14 @@ import xarray as xr
 
 from geonp.errors import warn
 from geonp.raster.arrays import Array
-from geonp.raster.dates import dates_of_coordinate
+from geonp.raster.dates import dates_of_coordinate, is_named_time
 from geonp.raster.dimensions import has_coordinate
 from geonp.raster.units import measure_of
 
 _TEXT = re.compile(r"\d{4}-\d\d")
 """How a text begins that says a time."""
+_DATE = re.compile(r"\s*(\d{1,2}[-/. ](\d{1,2}|[^\W\d]{3,9})[-/. ]\d{2,4}|\d{4}[/.]\d{1,2}[/.]\d{1,2})")
+"""How a text begins that is a date in another order."""
 DAY = 86_400e6
 """A day in microseconds."""
 
@@ -64,7 +66,26 @@ def positions(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
             f"{dim}: {unknown} of {array.sizes[dim]} labels are unknown, so that its slices count as evenly spaced. "
             f"Correct them, or leave these slices out: obj.isel({dim}=obj[{dim!r}].notnull())."
         )
+    elif has_coordinate(array, dim) and (said := _doubtful(array.coords[dim])):
+        warn(
+            f"{dim}: its slices count as evenly spaced, though its labels are {said}. Make them times, such as "
+            f"obj.assign_coords({dim}=pd.to_datetime(..., format=...)), or give them units, such as 'days since "
+            "2000-01-01'."
+        )
     return tuple(map(float, range(array.sizes[dim])))
+
+
+def _doubtful(coord: xr.DataArray) -> str:
+    """What the labels of a coordinate are if they are times that are not read: dates as texts, or uneven numbers."""
+    labels = coord.values
+    if labels.dtype.kind in "OSUT":
+        texts = [label.decode(errors="replace") if isinstance(label, bytes) else str(label) for label in labels]
+        return f"dates such as {texts[0]}" if texts and all(map(_DATE.match, texts)) else ""
+    if labels.dtype.kind not in "iuf" or labels.size < 3 or not is_named_time(coord.name):
+        return ""
+    steps = np.diff(labels.astype(np.float64))
+    uneven = np.ptp(steps) > 0.2 * np.abs(steps).max()  # months differ by less
+    return f"{labels[0]:g}, {labels[1]:g}, {labels[2]:g}, ... without units" if uneven else ""
 
 
 def periods(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -210,6 +212,26 @@ def test_periods_are_those_that_the_stack_spans_and_resolves() -> None:
     assert periods(coded, "time") == (360 * day,)
     with pytest.warns(UserWarning, match=r"time: 1 of 3 labels are unknown, so that its slices count as evenly spaced"):
         assert positions(dated(pd.to_datetime(["2001-01-01", None, "2003-01-01"])), "time") == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (["01/03/2020", "01/04/2020", "15/04/2020"], "dates such as 01/03/2020"),
+        (["1 Mar 2020", "1 Apr 2020", "15 Apr 2020"], "dates such as 1 Mar 2020"),
+        ([0, 6, 24], "0, 6, 24, ... without units"),
+        ([31012020, 1022020, 2022020], "3.1012e\\+07"),
+        ([0, 6, 12], ""),
+        (["spring", "summer", "autumn"], ""),
+    ],
+)
+def test_times_that_count_as_evenly_spaced_are_said(labels: list[object], said: str) -> None:
+    stack = xr.DataArray(np.zeros(3), {"time": labels}, "time")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        assert positions(stack, "time") == (0, 1, 2)
+    expected = f"evenly spaced, though its labels are {said}"
+    assert [bool(re.search(expected, str(one.message))) for one in found] == [True] * (said != "")
 
 
 def test_a_date_among_few_is_as_certain_as_cells_change() -> None:
