@@ -113,8 +113,6 @@ def info(source: str, storage: tuple[str, ...], as_json: bool, missing: tuple[st
         description["would be filled"] = f"{'yes' if filled else 'no'}, {because}"
         if "nodata" in description and "missing" not in description:
             description["nodata"] = "not declared (--nodata)"
-        for fact in _IN_CELLS & {key for key in description if description[key] is not None}:
-            description[fact] = f"{_text(description[fact])} cells"
         echo(f"\n{name}\n" + table(_labelled(description), indent="  "))
 
 
@@ -309,7 +307,12 @@ def _sampled(slices: xr.DataArray) -> Iterator[xr.DataArray]:
 
 
 def _labelled(facts: dict[str, Any]) -> dict[str, str | None]:
-    return {key.replace("_", " "): _text(value) for key, value in facts.items()}
+    """Facts by their names in words, as text: lengths and sizes of gaps with their unit."""
+    texts = {key: _text(value) for key, value in facts.items()}
+    return {
+        key.replace("_", " "): f"{text} cells" if key in _IN_CELLS and text is not None else text
+        for key, text in texts.items()
+    }
 
 
 def _text(value: object) -> str | None:
