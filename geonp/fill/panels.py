@@ -230,8 +230,9 @@ def _label(axes: Any, frame: Frame, ticks: int = 4) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     # degrees are divided by 60
-    span = min(abs(frame.extent[1] - frame.extent[0]), abs(frame.extent[3] - frame.extent[2]))
-    steps = [1, 1.5, 3, 6, 10] if frame.degrees and span > 10 else [1, 2, 2.5, 5, 10]
+    spans = abs(frame.extent[1] - frame.extent[0]), abs(frame.extent[3] - frame.extent[2])
+    steps = [1, 1.5, 3, 6, 10] if frame.degrees and min(spans) > 10 else [1, 2, 2.5, 5, 10]
+    steps = [1.5, 3, 6, 9, 10] if frame.degrees and max(spans) > 180 else steps  # quarters of the Earth, not hundreds
     for axis in axes.flat:
         if axis.figure is None:
             continue

@@ -113,6 +113,20 @@ def test_colour_maps_suit_the_values(values: Any, attrs: Any, colours: str, limi
     assert (image.get_cmap().name, image.get_clim()) == (colours, limits)
 
 
+def test_longitudes_around_the_earth_are_divided_by_ninety() -> None:
+    lat, lon = np.linspace(87.5, -87.5, 36), np.arange(0, 360, 5.0)
+    coords = {"lat": ("lat", lat, {"units": "degrees_north"}), "lon": ("lon", lon, {"units": "degrees_east"})}
+    figure = xr.Dataset({"a": (("lat", "lon"), np.add.outer(lat, lon))}, coords).geonp.plot()
+    figure.draw_without_rendering()
+    (axis,) = [axis for axis in figure.axes if axis.images]
+    for which, (low, high), expected in (
+        (axis.xaxis, axis.get_xlim(), ["0°", "90°E", "180°", "90°W"]),
+        (axis.yaxis, axis.get_ylim(), ["60°S", "0°", "60°N"]),
+    ):
+        shown = zip(which.get_ticklocs(), which.get_ticklabels(), strict=True)
+        assert [label.get_text() for at, label in shown if low <= at <= high] == expected
+
+
 def test_a_long_name_has_lines_beside_the_note_and_north_is_up() -> None:
     name = "Total precipitation (1_Hour Accumulation) @ Ground or water surface of a very long name " * 2
     northwards = {"lat": (("y", "x"), 30 + 0.1 * Y + 0.02 * X), "lon": (("y", "x"), 5 + 0.1 * X - 0.02 * Y)}
