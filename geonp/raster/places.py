@@ -21,6 +21,9 @@ _LEAST, _MOST = 3.0, 10.0
 """Degrees beyond the area of use of a CRS, which are as many as it is wide between these limits, up to which places
 are not doubted."""
 
+_COARSE, _LEAST_LATITUDE = 5.0, 15.0
+"""Steps of coarser grids, and rows nearer to 0, are not taken for degrees where nothing says so."""
+
 
 def misplaced(grid: Grid) -> str:
     """Why the coordinates of a grid cannot be those of its CRS; empty if they can."""
@@ -50,10 +53,41 @@ def misplaced(grid: Grid) -> str:
     return ""
 
 
-def warn_of_places(grid: Grid) -> None:
-    """Warn of coordinates that cannot be those of the CRS."""
+def warn_of_places(grid: Grid, degrees: tuple[str, str] | None = None) -> None:
+    """Warn of coordinates that cannot be those of the CRS, or may be degrees although there is none.
+
+    Columns of `degrees` are longitudes and latitudes of measurements on the grid.
+    """
     if why := misplaced(grid):
         warn(f"The coordinates cannot be those of the CRS: {why}. Check the CRS and the units of the coordinates.")
+    elif degrees is not None and grid.crs is None and not grid.geographic:
+        warn(
+            f"The grid has no CRS, and {degrees[0]!r} and {degrees[1]!r} are taken as coordinates of a plane, in which "
+            "a degree of longitude is as long as one of latitude. For distances on the sphere, give the grid a CRS: "
+            "geonp.lattice(..., crs='EPSG:4326'), or at.rio.write_crs('EPSG:4326')."
+        )
+    elif (got := _likely_degrees(grid)) and not grid.geographic:
+        warn(
+            f"The raster has no CRS, and its coordinates, {got}, may be longitudes and latitudes: its cells count as "
+            "squares. If so, give crs='EPSG:4326' (--crs EPSG:4326; obj.rio.write_crs('EPSG:4326') in memory)."
+        )
+
+
+def _likely_degrees(grid: Grid) -> str:
+    """The ranges of coordinates without a CRS that may be degrees, since they do not begin at 0; empty for others."""
+    if grid.crs is not None or grid.needs_crs or not all(grid.placed) or min(grid.shape) < 2:
+        return ""
+    spans = [
+        sorted((first, first + step * (n - 1)))
+        for first, step, n in zip(grid.origin, grid.spacing, grid.shape, strict=True)
+    ]
+    (south, north), (west, east) = spans
+    fractions = any(step % 1 for step in grid.spacing) and max(map(abs, grid.spacing)) <= _COARSE
+    within = -90 <= south < north <= 90 and -180 <= west < east <= 360
+    apart = all(min(abs(low), abs(high)) > 2 * abs(step) for (low, high), step in zip(spans, grid.spacing, strict=True))
+    if not (fractions and within and apart) or max(north, -south) < _LEAST_LATITUDE:
+        return ""
+    return f"x from {west:g} to {east:g} and y from {south:g} to {north:g}"
 
 
 def warn_of_near_repeats(obj: xr.DataArray | xr.Dataset, grid: Grid) -> None:

@@ -248,7 +248,7 @@ def _warn_of_doubts(table: Table, target: Target, max_distance: float | None) ->
             "coordinates are. One degree of latitude is 111 km."
         )
     if target.grid is not None:
-        warn_of_places(target.grid)
+        warn_of_places(target.grid, (table.x, table.y) if table.named_degrees else None)
     warn_of_directions({name: table.attrs.get(name, {}) for name in table.values})
     for name, values in table.values.items():
         warn_of_class_column(name, values[table.usable(name)], table.attrs.get(name, {}))

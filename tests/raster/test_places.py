@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from geonp.fill.variables import normalise
 from geonp.raster.boxes import select_box
 from geonp.raster.dimensions import spatial_dims
 from geonp.raster.grid import Grid
-from geonp.raster.places import misplaced
+from geonp.raster.places import misplaced, warn_of_places
 
 
 @pytest.mark.parametrize(
@@ -110,3 +111,23 @@ def test_rows_that_differ_by_rounding_alone_are_said(dtype: str) -> None:
     said = "'lat' has .. pairs of neighbours that differ by rounding alone.*join='exact'"
     with pytest.warns(UserWarning, match=said) if dtype == "f4" else contextlib.nullcontext():
         normalise(joined, FillOptions())
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "doubted"),
+    [
+        (5 + 0.25 * np.arange(9), 45 - 0.25 * np.arange(7), True),
+        (-179.75 + 0.5 * np.arange(720), 89.75 - 0.5 * np.arange(360), True),
+        (0.5 * np.arange(90), 0.5 * np.arange(70), False),
+        (5 + 0.25 * np.arange(9), 4 - 0.25 * np.arange(7), False),
+        (5.0 + np.arange(9), 45.0 - np.arange(7), False),
+        (500 + 0.25 * np.arange(9), 45 - 0.25 * np.arange(7), False),
+    ],
+)
+def test_likely_degrees_without_a_crs_come_with_a_warning(x: np.ndarray, y: np.ndarray, doubted: bool) -> None:
+    raster = xr.DataArray(np.zeros((y.size, x.size)), {"y": y, "x": x}, ("y", "x"))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        warn_of_places(Grid.from_xarray(raster))
+        warn_of_places(Grid.from_xarray(raster.rename(y="lat", x="lon")))
+    assert ["may be longitudes and latitudes" in str(one.message) for one in found[: 1 + doubted]] == [True] * doubted

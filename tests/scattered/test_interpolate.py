@@ -469,3 +469,13 @@ def test_bounds_of_measurements(float32: None, tmp_path: Path) -> None:
     with xr.open_dataset(tmp_path / "out.nc") as written:
         assert float(written["value"].min()) == 0
         assert written["value_exceedance"].sizes["threshold"] == 1
+
+
+def test_longitudes_and_latitudes_on_a_grid_without_a_crs_come_with_a_warning() -> None:
+    """Distances were those of a plane, without a word."""
+    lon, lat = np.random.default_rng(0).uniform(0, 8, (2, 30))
+    table = pd.DataFrame({"lon": lon, "lat": 60 + lat, "t": lon + lat})
+    with pytest.warns(UserWarning, match=r"The grid has no CRS, and 'lon' and 'lat' are taken as .* crs='EPSG:4326'"):
+        geonp.interpolate(table, geonp.lattice((0, 60, 8, 68), 1))
+    geonp.interpolate(table, geonp.lattice((0, 60, 8, 68), 1, "EPSG:4326"))
+    geonp.interpolate(table.rename(columns={"lon": "x", "lat": "y"}), geonp.lattice((0, 60, 8, 68), 1))

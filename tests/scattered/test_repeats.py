@@ -153,7 +153,7 @@ def test_means_of_places_are_interpolated(turn: int) -> None:
 
 def test_means_of_the_times_of_a_period() -> None:
     """The column of times was refused as a covariate of classes."""
-    table, grid = repeated("date", lambda n: f"2020-01-0{n // 2 + 1}T{6 * n:02}:00"), lattice((-5, 40, 5, 50), 2)
+    table, grid = repeated("date", lambda n: f"2020-01-0{n // 2 + 1}T{6 * n:02}:00"), lattice((-5, 40, 5, 50), 2, 4326)
     daily = table.groupby([table["date"].str[:10], "lon", "lat"], as_index=False, sort=False).mean(numeric_only=True)
     daily["date"] = table["date"].str[:10].unique().repeat(20)
     found = geonp.interpolate(table, grid, values="t", time="date", every="1D", repeats="mean")
