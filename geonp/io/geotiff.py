@@ -29,7 +29,7 @@ from geonp.raster.dimensions import has_coordinate
 from geonp.raster.grid import Grid
 from geonp.raster.kinds import is_classes, is_direction
 from geonp.raster.metadata import ASCENDS, GDAL_METADATA, PACKED_BANDS
-from geonp.raster.nodata import EXACT, PACKING, UNLIMITED, declared_nodata, observed, valid_limits
+from geonp.raster.nodata import EXACT, PACKING, UNLIMITED, declared_nodata, empty_value, observed, valid_limits
 from geonp.raster.tolerances import TOLERANCES
 
 DRIVERS = {
@@ -265,7 +265,7 @@ def _with_common_encoding(ds: xr.Dataset, grid: Grid) -> dict[Hashable, xr.DataA
                 f"A GeoTIFF cannot hold variable {name!r}: got {da.dtype} on {da.dims}, expected real numbers on "
                 f"({grid.y_dim!r}, {grid.x_dim!r}). Choose other variables (--variable), or write .zarr or .nc."
             )
-    own = {name: _encoded(da) for name, da in ds.data_vars.items()}
+    own = {name: _encoded(_with_nodata(da)) for name, da in ds.data_vars.items()}
     encodings = {(da.dtype, *(repr(da.attrs.get(key)) for key in ("_FillValue", *PACKING))) for da in own.values()}
     if len(encodings) == 1:
         return own
@@ -284,6 +284,17 @@ def _encoded(da: xr.DataArray) -> xr.DataArray:
     # rasterio has neither float16 nor the order of bytes of other machines, as of FITS files
     dtype = np.dtype(np.float32) if variable.dtype == np.float16 else variable.dtype.newbyteorder("=")
     return da.copy(data=variable.data.astype(dtype, copy=False)).assign_attrs(variable.attrs)
+
+
+def _with_nodata(da: xr.DataArray) -> xr.DataArray:
+    """Integers with a nodata value in cells beyond their valid range, of which GDAL does not know."""
+    if da.dtype.kind not in "iu" or valid_limits(da) == UNLIMITED:
+        return da
+    nodata = declared_nodata(da)
+    value = da.dtype.type(empty_value(da, nodata))
+    found = da.where(observed(da).notnull(), value)
+    found.encoding = da.encoding
+    return found if value in nodata else found.assign_attrs(_FillValue=value)
 
 
 def _as_floats(da: xr.DataArray) -> xr.DataArray:

@@ -999,6 +999,19 @@ def test_float16_becomes_float32_in_files_that_have_none(tmp_path: Path, name: s
     np.testing.assert_array_equal(found, ds["a"])
 
 
+@pytest.mark.parametrize(("nodata", "stored"), [(None, -32768), (np.int16(-5), -5)])
+def test_integers_beyond_their_valid_range_are_missing_in_a_geotiff_too(
+    tmp_path: Path, nodata: Any, stored: int
+) -> None:
+    """GDAL knows no valid range: such cells, as those that a fill leaves empty, were values of the GeoTIFF."""
+    attrs = {"valid_min": np.int16(0), **({} if nodata is None else {"_FillValue": nodata})}
+    ds = xr.Dataset({"a": (("y", "x"), np.int16([[-900, -5, 0], [1, 2, 3]]), attrs)})
+    write_raster(ds, tmp_path / "a.tif")
+    found = open_raster(tmp_path / "a.tif")["a"]
+    assert (found.encoding["dtype"], found.encoding["_FillValue"]) == (np.int16, stored)
+    np.testing.assert_array_equal(found, [[np.nan, np.nan, 0], [1, 2, 3]])
+
+
 @pytest.mark.parametrize("name", ["a.nc", "a.tif", "a.zarr"])
 @pytest.mark.parametrize("dtype", [">i2", ">f4", ">f8"])
 def test_the_order_of_bytes_of_other_machines_is_written_as_that_of_this_one(
