@@ -21,6 +21,7 @@ from geonp.fill.variables import Raster
 from geonp.inference.kernel import result_dtype
 from geonp.raster.arrays import Array
 from geonp.raster.casting import lattice_of
+from geonp.raster.covariates import named
 from geonp.raster.mapping import Mapping
 from geonp.raster.metadata import FillFlag, Kind
 from geonp.raster.variable import Variable
@@ -47,7 +48,7 @@ def means_at(
     """
     found, usual = request.options, FillOptions()
     usable = [name for name in options if name in signature(aggregate).parameters and name != "statistic"]
-    others = {name: getattr(found, name) for name in options if name not in usable}
+    others = {name: getattr(found, name) for name in options if name not in (*usable, "missing")}
     if wrong := [
         name
         for name, value in others.items()
@@ -64,12 +65,19 @@ def means_at(
         )
     labels = _labels(request, target)
     given = {name: options[name] for name in usable} | {"samples": found.samples or AGGREGATE.samples}
-    table = aggregate(obj, labels, **given)
+    table = aggregate(obj if found.missing is None else _without_hidden(request), labels, **given)
     request, out = replace(request, options=replace(found, samples=0)), {}
     for variable in request.variables:
         rows = table[table["variable"] == variable.label]
         out[variable.name] = arrays_on(request, target, variable, _result(rows, variable, target, labels))
     return out
+
+
+def _without_hidden(request: Request) -> xr.Dataset:
+    """The variables of a fill, and those that it reads by name, without the values that conditions hide."""
+    read = [*named(request.options.covariates), *named(request.options.errors)]
+    names = [variable.name for variable in request.variables]
+    return request.ds[[*names, *(one for one in read if isinstance(one, str) and one in request.ds)]]
 
 
 def _labels(request: Request, target: Target) -> Array:

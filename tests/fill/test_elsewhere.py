@@ -120,8 +120,27 @@ def test_means_over_coarser_cells(model: str) -> None:
     with pytest.raises(geonp.InputError, match=r"cells of the target grid contain no cell centre of the raster"):
         da.geonp.infill(at=raster(47, 63, 0.5), support="cell", model=model)
     asked: Any = {"quantiles": [0.5], "max_gap": 3, "missing": da > 3, "holes": False}
-    with pytest.raises(geonp.InputError, match=r"standard errors only: got quantiles, max_gap, missing, expected none"):
+    with pytest.raises(geonp.InputError, match=r"standard errors only: got quantiles, max_gap, expected none"):
         da.geonp.infill(at=at, support="cell", model=model, **asked)
+
+
+def test_means_over_cells_of_a_scene_without_its_clouds(model: str) -> None:
+    """They were refused, and a cloudy scene could not be brought onto a coarser grid."""
+    da, at = gapped(raster(24, 32)), raster(6, 8, 4.0, 1.5)
+    clouds = (raster(24, 32) * 0).astype("int8")
+    clouds[2:9, 20:27] = 1
+    options: Any = {"at": at, "support": "cell", "samples": 4, "model": model}
+    expected = da.where(clouds == 0).geonp.infill(**options)
+    scene = xr.Dataset({"a": da, "clouds": clouds})
+    assert scene.geonp.infill(missing="clouds", **options).attrs["geonp_missing"] == "clouds"
+    for missing in ("clouds", clouds == 1):
+        found = scene.geonp.infill(missing=missing, **options)
+        for name in expected:
+            np.testing.assert_array_equal(found[name], expected[name])
+    integers = (da * 100).fillna(0).astype("int16").to_dataset(name="a")
+    with pytest.warns(UserWarning, match="int16 without a nodata value is filled as int32"):
+        found = integers.geonp.infill(missing=(clouds == 1) | da.isnull(), **options)
+    assert int((found.a_fill_flag == 1).sum()) == int((expected.a_fill_flag == 1).sum())
 
 
 def test_cells_partly_outside_of_the_raster_are_said(model: str) -> None:
