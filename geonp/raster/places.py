@@ -84,7 +84,9 @@ def _likely_degrees(grid: Grid) -> str:
     (south, north), (west, east) = spans
     fractions = any(step % 1 for step in grid.spacing) and max(map(abs, grid.spacing)) <= _COARSE
     within = -90 <= south < north <= 90 and -180 <= west < east <= 360
-    apart = all(min(abs(low), abs(high)) > 2 * abs(step) for (low, high), step in zip(spans, grid.spacing, strict=True))
+    # begin or end near 0, or are around it
+    local = any(min(abs(low), abs(high), abs(low + high)) <= 0.1 * (high - low) for low, high in spans)
+    apart = not local or east - west > 350
     if not (fractions and within and apart) or max(north, -south) < _LEAST_LATITUDE:
         return ""
     return f"x from {west:g} to {east:g} and y from {south:g} to {north:g}"

@@ -27,7 +27,7 @@ class SentinelSettings:
         *(9999.0, 999.0, 99999.0, 999.9, 9999.9, 32767.0, 65535.0, -999999.0, 999999.0, 9.999e20, 0.0),
         *(-99.99, 99.99, -999.99, 999.99, -9999.99, 9999.99, 99999.9, -99999.9, -6999.0, 99.9),
         *(-128.0, 255.0, 2147483647.0, -2147483647.0, 4294967295.0, -32766.0),
-        *(-9999999.0, -99999999.0, -999999999.0, 9999999.0, 99999999.0, 999999999.0),
+        *(-9999999.0, -99999999.0, -999999999.0),
         # of several, one for each reason
         *(-9998.0, -9997.0, -998.0, -997.0, -99998.0, 32766.0, 32765.0, 32764.0, 32763.0, 32762.0, 32761.0),
         *(-5555.0, -6666.0, -7777.0, -8888.0, -666.0, -777.0, -888.0),
@@ -75,6 +75,7 @@ class Extremes:
                 ends = ends or [float(end) for end in extremes if len(sentinels) and _is_repeated(values, end)]
                 if not ends:
                     return cls(counts, *map(float, extremes))
+                ends.sort(key=lambda end: float(np.abs(extremes - end).min()))
                 # the same comparison: if no value were equal, this loop would not end
                 equal = np.isclose(values, ends[:1], rtol=1e-6, atol=0)
             counts[ends[0]] = int(equal.sum())

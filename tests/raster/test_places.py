@@ -118,7 +118,9 @@ def test_rows_that_differ_by_rounding_alone_are_said(dtype: str) -> None:
     [
         (5 + 0.25 * np.arange(9), 45 - 0.25 * np.arange(7), True),
         (-179.75 + 0.5 * np.arange(720), 89.75 - 0.5 * np.arange(360), True),
+        (-25 + 0.25 * np.arange(280), 72 - 0.25 * np.arange(150), True),
         (0.5 * np.arange(90), 0.5 * np.arange(70), False),
+        (5 + 0.25 * np.arange(90), -30 + 0.5 * np.arange(121), False),
         (5 + 0.25 * np.arange(9), 4 - 0.25 * np.arange(7), False),
         (5.0 + np.arange(9), 45.0 - np.arange(7), False),
         (500 + 0.25 * np.arange(9), 45 - 0.25 * np.arange(7), False),
