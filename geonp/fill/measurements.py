@@ -217,18 +217,21 @@ def _slices(source: xr.DataArray, dim: Hashable, table: Table) -> IntArray:
     if dim not in source.coords:
         raise InputError(f"points have a column {str(dim)!r}, but the raster has no coordinate of this name: assign it")
     times = times_of(table.covariates[str(dim)])
+    if n == 1:
+        return np.where(times.of_rows < 0, -1, 0)
     known, at = source.coords[dim].values, times.values
-    if known.dtype.kind == "M":
-        known, at = (part.astype("M8[ns]").astype(np.int64) for part in (known, pd.to_datetime(at).to_numpy()))
-    try:
-        known, at = known.astype(np.float64), at.astype(np.float64)
-    except (TypeError, ValueError):
+    at = pd.to_datetime(at).to_numpy() if known.dtype.kind == "M" else at
+    kinds = {known.dtype.kind, at.dtype.kind}
+    if not (kinds <= {*"iuf"} or kinds in ({"M"}, {"m"})):
         raise InputError(
             f"the column {str(dim)!r} of points and the coordinate of the raster differ in kind: got {at.dtype} and "
-            f"{known.dtype}"
-        ) from None
+            f"{known.dtype}. Convert one of the two"
+        )
+    if not kinds <= {*"iuf"}:  # in one unit
+        known, at = (part.astype(f"{known.dtype.kind}8[ns]").astype(np.int64) for part in (known, at))
+    known, at = known.astype(np.float64), at.astype(np.float64)
     apart = np.abs(at[:, None] - known)
-    nearest, step = apart.argmin(1), float(np.median(np.abs(np.diff(known)))) if n > 1 else math.inf
+    nearest, step = apart.argmin(1), float(np.median(np.abs(np.diff(known))))
     found = np.where(apart.min(1) <= step / 2 * (1 + 1e-9), nearest, -1)
     return np.asarray(np.where(times.of_rows < 0, -1, found[times.of_rows]), np.intp)
 

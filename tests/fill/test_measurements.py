@@ -14,7 +14,7 @@ import xarray as xr
 
 import geonp
 from geonp.errors import InputError
-from geonp.fill.measurements import _conversion, _warn_of_times
+from geonp.fill.measurements import _conversion, _slices, _warn_of_times
 from geonp.io.measurements import read_table
 from geonp.raster.variable import Variable
 
@@ -204,6 +204,20 @@ def test_each_slice_has_its_own_measurements(raster: xr.DataArray, buoys: pd.Dat
     rmse = np.sqrt(((found - truth) ** 2).mean(("y", "x")))
     assert rmse[1] < 0.3 * rmse[0] < 0.3 * 0.025
     np.testing.assert_allclose(found[0], geonp.infill(cut)["sst"], atol=2e-5)
+
+
+@pytest.mark.parametrize("unit", ["s", "us", "ns"])
+def test_slices_at_lengths_of_time_are_found_in_any_unit_of_numpy(
+    raster: xr.DataArray, buoys: pd.DataFrame, unit: str
+) -> None:
+    """Counts of one unit were compared with those of another: all measurements were those of the first slice."""
+    hours = np.array([0, 6, 12], "m8[h]")
+    stack = xr.concat([raster] * 3, pd.Index(hours.astype(f"m8[{unit}]"), name="step"))
+    numbers = np.arange(len(buoys)) % 3
+    table = buoys.assign(step=pd.to_timedelta(6 * numbers, "h"))
+    assert _slices(stack, "step", read_table(table, "sst", None, None, ["step"])).tolist() == numbers.tolist()
+    with pytest.raises(InputError, match="differ in kind: got int64 and timedelta64"):
+        _slices(stack, "step", read_table(buoys.assign(step=6 * numbers), "sst", None, None, ["step"]))
 
 
 @pytest.mark.parametrize(
