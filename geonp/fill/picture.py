@@ -197,13 +197,13 @@ def _floats(da: xr.DataArray) -> xr.DataArray:
 
 def _labels(da: xr.DataArray, along: Hashable | None, leading: Sequence[Hashable]) -> list[str]:
     """The label of each slice of a strip, or of the single one."""
+    named = {dim: da.coords.get("band_name") if dim == "band" else None for dim in leading}
+    of = {dim: da.coords[dim] if name is None else name for dim, name in named.items() if dim in da.coords}
     if along is None:
-        chosen = [f"{dim} {_text(da.coords[dim].values)}" for dim in leading if dim in da.coords]
-        return [", ".join(chosen)]
-    if along not in da.coords:
+        return [", ".join(f"{dim} {_text(label.values)}" for dim, label in of.items())]
+    if along not in of:
         return [f"{along} {position}" for position in range(da.sizes[along])]
-    names = da.coords.get("band_name") if along == "band" else None
-    return [_text(value) for value in (da.coords[along] if names is None else names).values]
+    return [_text(value) for value in of[along].values]
 
 
 def _text(value: Any) -> str:

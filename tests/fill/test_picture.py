@@ -170,6 +170,15 @@ def test_a_stack_is_a_strip_of_dates_read_in_part() -> None:
         ds.geonp.plot(index={"time": 50})
 
 
+def test_bands_have_their_names_alone_and_beside_each_other() -> None:
+    bands = {"band": [3, 4], "band_name": ("band", np.array(["red", "nir"], object))}
+    ds = xr.Dataset({"a": (("band", "y", "x"), np.stack([Y, X]) + 0.5)}, {**DEGREES, **bands})
+    assert list(images(ds.geonp.plot())) == ["red", "nir"]
+    assert ds.geonp.plot(index={"band": 1}).get_suptitle() == "a, band nir"
+    assert ds.isel(band=[0]).geonp.plot().get_suptitle() == "a, band red"
+    assert ds.drop_vars("band_name").geonp.plot(index={"band": 1}).get_suptitle() == "a, band 4"
+
+
 def test_large_rasters_are_thinned_in_bounded_memory() -> None:
     side = 6 * PICTURE.side_px
     values = da.random.default_rng(0).random((side, side), chunks=500)
