@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -319,6 +320,11 @@ class Scored:
 
     def __repr__(self) -> str:
         return f"{self.setting}\n\n{self.table()}\n\n{self.verdict}"
+
+    def _repr_html_(self) -> str:
+        """In a notebook, whose lines are shorter than those of the table: it is scrolled, and not wrapped."""
+        table = f'<pre style="white-space: pre; overflow-x: auto">{html.escape(self.table())}</pre>'
+        return f"<p>{html.escape(self.setting)}</p>\n{table}\n<p>{html.escape(self.verdict)}</p>"
 
 
 def _listed(names: Sequence[str]) -> str:

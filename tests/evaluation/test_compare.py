@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +119,10 @@ def test_the_result_describes_the_evaluation(comparison: Comparison) -> None:
     assert values["winners"] == comparison.winners
     assert values["model"] == "tiny"
     assert repr(comparison) == f"{comparison.setting}\n\n{comparison.table()}\n\n{comparison.verdict}"
+    setting, verdict = html.escape(comparison.setting), html.escape(comparison.verdict)
+    shown = comparison._repr_html_()
+    assert shown.startswith(f'<p>{setting}</p>\n<pre style="white-space: pre; ')  # lines of a table are not wrapped
+    assert shown.endswith(f"{html.escape(comparison.table())}</pre>\n<p>{verdict}</p>")
     top, _, bottom = comparison.table().partition("\n\n")
     rows = [line.split() for line in top.splitlines()]
     assert [row[0] for row in rows] == ["method", OURS, *METHODS]
