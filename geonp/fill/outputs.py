@@ -150,12 +150,16 @@ def unbanded(ds: xr.Dataset) -> xr.Dataset:
     """A result that was read from the bands of a GeoTIFF as variables again; any other raster as it is."""
     (name, *others) = ds.data_vars or [None]
     bands = [] if name is None or others or "band_name" not in ds[name].coords else ds[name].coords["band_name"].values
-    if not any(re.match(r"\w+_fill_flag( |$)", str(text)) for text in bands):
+    filled = {flag[1] for text in bands if (flag := re.match(r"(.+?)_fill_flag( |$)", str(text)))}
+    if not filled:
         return ds
+    # names may hold blanks, which also stand before the place of a slice
+    known = [name + end for name in filled for end in ("", *(f"_{result}" for result in RESULTS))]
     found: dict[str, dict[str, xr.DataArray]] = {}
     for band, text in enumerate(map(str, bands)):
-        label, _, place = text.partition(" ")
-        found.setdefault(label, {})[place] = _layer(ds[name].isel(band=band))
+        said = [name for name in known if f"{text} ".startswith(f"{name} ")]
+        label = max(said, key=len, default=text.partition(" ")[0])
+        found.setdefault(label, {})[text.removeprefix(label).lstrip()] = _layer(ds[name].isel(band=band))
     stacked = {label: _stacked(layers) for label, layers in found.items()}
     return xr.Dataset(stacked, attrs=ds.attrs)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from geonp.fill.options import FillOptions
-from geonp.fill.outputs import outputs, result_arrays
+from geonp.fill.outputs import outputs, result_arrays, unbanded
 from geonp.inference.kernel import result_dtype
 from geonp.io.files import open_raster
 from geonp.io.output import write_raster
@@ -40,6 +40,19 @@ def joined(source: xr.DataArray, prediction: float, nodata: float | None = None,
     result["standard_error"] = np.where(left, np.nan, np.where(missing, 0.5, 0.0))
     result["flag"] = np.where(left, FillFlag.BEYOND_LIMIT, missing)
     return xr.Dataset(result_arrays(variable, outputs(variable, FillOptions()), result, source.values))
+
+
+@pytest.mark.parametrize("name", ["t.2m", "air temperature", "band-1"])
+def test_results_of_any_name_are_read_from_the_bands_of_a_geotiff(tmp_path: Path, name: str) -> None:
+    """Names with dots, blanks and hyphens were none of a result: bands came without their errors and flags."""
+    one = joined(raster([[1, np.nan, 3], [4, np.nan, 6]]).rename(name), 2.5)
+    for ds, dims in ((one, ("y", "x")), (xr.concat([one, one + 1], "time", join="exact"), ("slice", "y", "x"))):
+        write_raster(ds, tmp_path / "a.tif", overwrite=True)
+        found = unbanded(open_raster(tmp_path / "a.tif"))
+        assert list(found) == [name, f"{name}_standard_error", f"{name}_fill_flag"]
+        assert found[name].dims == dims
+        for key in found:
+            np.testing.assert_array_equal(found[key], ds[key])
 
 
 def test_what_is_beyond_the_valid_range_is_missing_and_nothing_is_filled_so() -> None:
