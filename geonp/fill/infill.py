@@ -112,7 +112,7 @@ def infill(
     (141, 0)
     """
     check_support(support, at)
-    request = with_holes(with_measurements(prepare(obj, FillOptions(**options))))
+    request = with_holes(with_measurements(prepare(obj, FillOptions.of(options, "infill"))))
     logger.info("filling %s with %s", ", ".join(v.label for v in request.variables), request.card.name)
     useful = list(request.covariates)
     for variable in request.variables:

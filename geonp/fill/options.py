@@ -7,12 +7,13 @@ defaults and descriptions of :class:`FillOptions` into their signatures and docs
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import xarray as xr
@@ -179,6 +180,17 @@ class FillOptions:
     as_: Literal["numbers", "classes", "counts"] | None = None
     class_probabilities: bool = False
     circular: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], function: str) -> Self:
+        """The options that a function is called with; raises TypeError, in its name, for one that it does not take."""
+        known = [f.name for f in fields(cls)]
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
+        return cls(**options)
 
     def __post_init__(self) -> None:
         """Check the values, and convert them to plain types, so that equal options have equal fingerprints."""

@@ -104,7 +104,7 @@ def plan(obj: Raster, **options: Unpack[FillKeywords]) -> FillPlan:
     >>> plan.shape, plan.missing, plan.model
     ((500, 800), {'sst': 400000}, 'tnpkr-sa')
     """
-    return planned(prepare(obj, FillOptions(**options)))
+    return planned(prepare(obj, FillOptions.of(options, "plan")))
 
 
 def planned(

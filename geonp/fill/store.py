@@ -147,7 +147,7 @@ def fill_store(
         return fill_session(obj, target, chunks, **options)  # type: ignore[arg-type]
     assert isinstance(target, str | os.PathLike)
     _check_call(progress, resume=resume, overwrite=overwrite)
-    request = with_measurements(_prepared(obj, FillOptions(**options)))
+    request = with_measurements(_prepared(obj, FillOptions.of(options, "fill_store")))
     for covariate in request.covariates:
         if not covariate.known_errors:
             require_values(covariate)

@@ -122,3 +122,17 @@ def test_a_fingerprint_knows_what_changes_the_result() -> None:
     assert FillOptions(batch_size=2, device="cpu").fingerprint() == known
     for changed in (FillOptions(seed=1), FillOptions(tails=True), FillOptions(across="time"), FillOptions(nodata=0)):
         assert changed.fingerprint() != known
+
+
+def test_an_option_that_is_none_is_refused_in_the_name_of_the_function(tmp_path: Path) -> None:
+    """Python named the class of the options, which no user calls, and not the option that was meant."""
+    da = xr.DataArray(np.full((8, 8), np.nan), dims=("y", "x"), name="a")
+    meant: dict[str, Any] = {"quantile": [0.1]}
+    with pytest.raises(
+        TypeError, match=r"^infill\(\) got an unexpected keyword .*'quantile'; did you mean 'quantiles'\?$"
+    ):
+        da.geonp.infill(**meant)
+    with pytest.raises(TypeError, match=r"^plan\(\) .* 'covariate'; did you mean 'covariates'\?$"):
+        da.geonp.plan(covariate=da)
+    with pytest.raises(TypeError, match=r"^fill_store\(\) got an unexpected keyword argument 'zzz'$"):
+        da.geonp.fill_store(tmp_path / "a.zarr", zzz=1)
