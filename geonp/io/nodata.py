@@ -40,9 +40,9 @@ def retyped(stored: xr.Dataset) -> xr.Dataset:
     ds = stored.copy()
     for da in ds.variables.values():
         for key in set(PACKING) & set(da.attrs):
-            if isinstance(da.attrs[key], str):
+            if isinstance(da.attrs[key], str) and len(given := stated(da.attrs[key])) == 1:
                 with suppress(ValueError):
-                    da.attrs[key] = float(da.attrs[key])
+                    da.attrs[key] = float(given[0])
         if da.dtype.kind == "i" and "_Unsigned" not in da.attrs:
             limits = [value for key in limit_keys(da.attrs).values() for value in stated(da.attrs[key])]
             packed, most = set(PACKING) & set(da.attrs) and da.dtype.itemsize > 1, int(np.iinfo(da.dtype).max)
@@ -56,17 +56,20 @@ def numbered(stored: xr.Dataset) -> xr.Dataset:
     """Convert the nodata values that a file declares to the dtype of its variable, with which readers compare values.
 
     Writers declare them as text, such as ``"-9999"``; as float64 that the values of float32 do not equal; or for packed
-    integers as they are unpacked; or in attributes of other names. What the dtype cannot hold is dropped. Of floats in
-    Zarr without a nodata value, the fill value other than 0 is one.
+    integers as they are unpacked; or in attributes of other names, or of the file. What the dtype cannot hold is
+    dropped. Of floats in Zarr without a nodata value, the fill value other than 0 is one.
     """
     ds = stored.copy()
-    for da in ds.variables.values():
+    of_file = {key: stored.attrs[key] for key in NODATA if any(stated(stored.attrs.get(key, [])))}
+    for name, da in ds.variables.items():
         if da.dtype.kind not in "iuf":
             continue
-        if not set(NODATA) & set(da.attrs):  # decoding would leave others as they are stored
+        own = [one for key in NODATA for one in stated(da.attrs.get(key, []))]
+        if all(isinstance(one, float) and math.isnan(one) for one in own):
+            # decoding would leave others as they are stored
             others = [{_stored(da, one) for one in stated(da.attrs[key])} for key in other_nodata_keys(da.attrs)]
             single = [one for (one, *more) in map(list, others) if one is not None and not more]
-            da.attrs |= {"_FillValue": single[0]} if single else {}
+            da.attrs |= {"_FillValue": single[0]} if single else of_file if name not in ds.dims else {}
         for key in NODATA:
             given = stated(da.attrs.get(key, []))
             if given and not all(isinstance(one, float) and math.isnan(one) for one in given):

@@ -223,12 +223,12 @@ def packing(attrs: Mapping[Any, Any]) -> tuple[float, float]:
 def require_packing(name: object, attrs: Mapping[Any, Any]) -> None:
     """Check scale and offset, where there are any.
 
-    Raises InputError if they are not finite numbers, or the scale is zero, which makes all values the same.
+    Raises InputError if they are not single finite numbers, or the scale is zero, which makes all values the same.
     """
     for key in PACKING:
         given = attrs.get(key, PACKING[key])
         values = np.ravel(np.asarray(given))
-        usable = values.size > 0 and values.dtype.kind in "iuf" and np.isfinite(values[0])
+        usable = values.size == 1 and values.dtype.kind in "iuf" and np.isfinite(values[0])
         if not usable or (key == "scale_factor" and values[0] == 0):
             raise InputError(
                 f"Variable {name!r} cannot be unpacked: got {key} {given}, expected a finite number"

@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 import zarr
 
+from geonp.errors import InputError
 from geonp.io.files import open_raster
 from geonp.io.output import write_raster
 from geonp.io.stores import with_fill_values
@@ -207,6 +208,27 @@ def test_nodata_values_of_other_names(tmp_path: Path, name: str, dtype: str, sca
         np.testing.assert_array_equal(observed(in_memory).isnull(), GAPS)
         assert name not in observed(in_memory).attrs
     np.testing.assert_allclose(observed(found).values[~GAPS], stored[~GAPS] * (scale or 1))
+
+
+@pytest.mark.parametrize("key", ["_FillValue", "missing_value"])
+@pytest.mark.parametrize(("dtype", "scale"), [("f4", None), ("i2", None), ("i2", 0.5)])
+def test_nodata_values_of_the_file(tmp_path: Path, key: str, dtype: str, scale: float | None) -> None:
+    """Files of moorings of NOAA declare them once, for all variables."""
+    stored = np.where(GAPS, -99, VALUES + 1).astype(dtype)
+    packing = {} if scale is None else {"scale_factor": scale}
+    with xr.open_dataset(write(tmp_path / "a.nc", stored, **packing), decode_cf=False) as ds:
+        ds.load().assign_attrs({key: -99.0}).to_netcdf(tmp_path / "b.nc")
+        ds.assign_attrs({key: 0.0}).to_netcdf(tmp_path / "c.nc")
+    found = observed(open_raster(tmp_path / "b.nc")["a"])
+    np.testing.assert_array_equal(found.isnull(), GAPS)
+    np.testing.assert_allclose(found.values[~GAPS], stored[~GAPS] * (scale or 1))
+    if dtype == "f4":
+        assert not observed(open_raster(tmp_path / "c.nc")["a"]).isnull().any()
+
+
+def test_scales_of_levels_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"unpacked: got scale_factor \[0\.01 0\.1 \], expected a finite number"):
+        open_raster(write(tmp_path / "a.nc", VALUES.astype("i2"), scale_factor=[0.01, 0.1]))
 
 
 def test_words_under_other_names_of_nodata_are_no_numbers(tmp_path: Path) -> None:
