@@ -17,8 +17,12 @@ _OTHERS = {8: ("%d%m%Y", "%m%d%Y"), 6: ("%y%m%d", "%d%m%y", "%m%d%y")}
 """Formats in which differences of numbers are no time, by the digits that they have with zeros before them."""
 _MIDNIGHT = r"\d{8}240*"
 """A time that ends a day."""
-_DATED = re.compile(r"(^|.*_)(time|times|date|dates|day|month|year|years|yr|yyyymm(dd)?)", re.IGNORECASE)
+_DATED = re.compile(
+    r"(^|.*_)(time|times|date|dates|day|month|year|years|yr|yyyymm(dd)?|doy|yday|dayofyear|week|hour)", re.IGNORECASE
+)
 """Names of dimensions whose numbers are dates."""
+_UNITS = ("", "1", "yyyymm", "yyyymmdd", "yyyymmddhh", "yyyyddd", "yyyydoy")
+"""Units of numbers that are dates, in lower case."""
 _AS_DAYS = "day as %Y%m%d"
 """How units of absolute times of CDO begin: the fraction of a number is that of the day."""
 
@@ -34,7 +38,7 @@ def dates_of_coordinate(coord: xr.DataArray) -> Array | None:
     if unit.startswith(_AS_DAYS):
         dates = dates_of_numbers(numbers // 1) if np.isfinite(numbers).all() else None
         return None if dates is None else (dates + pd.to_timedelta(numbers % 1, unit="D")).to_numpy()
-    if unit not in ("", "1") or not is_named_time(coord.name) or not np.isfinite(numbers).all():
+    if unit.lower() not in _UNITS or not is_named_time(coord.name) or not np.isfinite(numbers).all():
         return None
     if (numbers % 1 == 0).all() and numbers.between(1800, 2200).all():
         numbers = numbers.astype(np.int64) * 10000 + 101

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -13,13 +13,15 @@ import xarray as xr
 
 from geonp.errors import warn
 from geonp.raster.arrays import Array
-from geonp.raster.dates import dates_of_coordinate, is_named_time
+from geonp.raster.dates import dates_of_coordinate, dates_of_numbers, is_named_time
 from geonp.raster.dimensions import has_coordinate
 from geonp.raster.units import measure_of
 
 _TEXT = re.compile(r"\d{4}-\d\d")
 """How a text begins that says a time."""
-_DATE = re.compile(r"\s*(\d{1,2}[-/. ](\d{1,2}|[^\W\d]{3,9})[-/. ]\d{2,4}|\d{4}[/.]\d{1,2}[/.]\d{1,2})")
+_DAY = re.compile(r"(?<!\d)(\d{4})[-_./]?(\d\d)[-_./]?(\d\d)(?:T?(\d\d)(\d\d)(\d\d)?)?(?!\d)")
+"""A day, and perhaps a time, in a text."""
+_DATE = re.compile(r"\s*(\d{1,2}[-/. ](\d{1,2}|[^\W\d]{3,9})[-/. ]\d{2,4}|\d{4}[-/.]\d{1,2}[-/.]\d{1,2})")
 """How a text begins that is a date in another order."""
 DAY = 86_400e6
 """A day in microseconds."""
@@ -153,9 +155,25 @@ def _read(texts: Array) -> Array | None:
     """Times that texts say, also as WRF writes them, ``2000-01-31_12:00:00``; None if one says no time."""
     said = [text.decode(errors="replace") if isinstance(text, bytes) else str(text) for text in texts]
     if not all(_TEXT.match(text) for text in said):
-        return None
+        return _within(said)
     times = pd.to_datetime([text.replace("_", "T") for text in said], format="ISO8601", utc=True, errors="coerce")
     return None if times.isna().any() else times.tz_localize(None).to_numpy()
+
+
+def _within(texts: Sequence[str]) -> Array | None:
+    """The different times that names hold, such as ``20200131`` or ``S2A_20200131T103021_NDVI``; None if one has none.
+
+    Texts of digits alone are read as numbers.
+    """
+    if texts and all(text.isdecimal() for text in texts):
+        dates = dates_of_numbers(pd.Series([int(text) for text in texts]))
+        return None if dates is None else np.asarray(dates.to_numpy())
+    found = [_DAY.findall(text) for text in texts]
+    days = ["".join(of[0]) for of in found if len(of) == 1]
+    if len(days) < len(texts) or len({*days}) < len(days):
+        return None
+    dates = pd.to_datetime(pd.Series([day.ljust(14, "0") for day in days]), format="%Y%m%d%H%M%S", errors="coerce")
+    return np.asarray(dates.to_numpy()) if dates.dt.year.between(1800, 2200).all() else None
 
 
 def _elapsed(times: Array) -> tuple[float, ...]:

@@ -191,8 +191,19 @@ def test_periods_are_those_that_the_stack_spans_and_resolves() -> None:
     assert positions(coded.drop_vars("time"), "time") == (0, 365 * day, 730 * day)
     for texts in (["2001-01-01", "2001-02-01T12:00Z"], [b"2001-01-01_00:00:00", b"2001-02-01_12:00:00"]):
         assert positions(dated(texts), "time") == (0, 31.5 * day)
+    for names in (
+        ["20010101", "20010201"],
+        ["200101", "200102"],
+        ["S2A_20010101_NDVI", "S2B_20010201_NDVI"],
+        ["a.2001_01_01.tif", "a.2001_02_01.tif"],
+        ["x20010101T1200", "x20010201T1200"],
+    ):
+        assert positions(dated(names), "time") == (0, 31 * day)
+    assert positions(dated(["20010101_B1", "20010101_B2"]), "time") == (0, 1)
+    assert positions(dated(["12345678", "23456789"]), "time") == (0, 1)
     for numbers, unit in (
         ([20010101, 20010201], ""),
+        ([20010101, 20010201], "yyyymmdd"),
         ([200101, 200102], "1"),
         ([20010101.5, 20010201.5], "day as %Y%m%d.%f"),
     ):
@@ -222,6 +233,7 @@ def test_periods_are_those_that_the_stack_spans_and_resolves() -> None:
         ([0, 6, 24], "0, 6, 24, ... without units"),
         ([31012020, 1022020, 2022020], "3.1012e\\+07"),
         ([0, 6, 12], ""),
+        (["2020-1-5", "2020-2-5", "2020-4-5"], "dates such as 2020-1-5"),
         (["spring", "summer", "autumn"], ""),
     ],
 )
