@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
@@ -57,14 +56,14 @@ class Received(Exception):  # noqa: N818
 def test_every_option_is_passed_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     function = next(each for each in FUNCTIONS if each.__qualname__ == name)
 
-    def receive(**options: object) -> None:
-        raise Received(options)
+    def receive(options: object, function: str) -> None:
+        raise Received(options, function)
 
-    monkeypatch.setattr(sys.modules[function.__module__], "FillOptions", receive)
+    monkeypatch.setattr(FillOptions, "of", receive)
     given = {option: object() for option, *_ in FIELDS}
     with pytest.raises(Received) as caught:
         function(xr.DataArray(), *(["out.zarr"] if name == "fill_store" else []), **given)
-    assert caught.value.args == (given,)
+    assert caught.value.args == (given, name)
 
 
 @pytest.mark.parametrize(
