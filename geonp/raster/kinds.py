@@ -14,7 +14,7 @@ import xarray as xr
 from geonp.errors import InputError, warn
 from geonp.raster.arrays import FloatArray
 from geonp.raster.metadata import GDAL_METADATA, Kind, class_attrs, flag_meanings_of, has_special_flags
-from geonp.raster.nodata import is_packed, nodata_values
+from geonp.raster.nodata import is_packed, nodata_values, other_packing
 from geonp.raster.units import measure_of
 
 
@@ -133,6 +133,7 @@ def kind_of(da: xr.DataArray, as_: str | None, circular: bool) -> Kind:
         _warn_of_angles(da)
         _warn_of_classes(da)
         _warn_of_special_flags(da)
+        _warn_of_other_packing(da)
         return Kind.NUMBERS
     if da.attrs.get("standard_name") or da.attrs.get("units"):
         return Kind.DIRECTIONS
@@ -195,6 +196,20 @@ def _warn_of_special_flags(da: xr.DataArray) -> None:
             f"{da.name}: cells of {', '.join(names)} are filled, since these flags are beyond the valid range, and "
             "count as missing. To leave some of them empty, give a mask (mask=, --mask); if all are meant, say so with "
             "as_='numbers' (--as numbers)."
+        )
+
+
+def _warn_of_other_packing(da: xr.DataArray) -> None:
+    """Warn of integers whose scale and offset have other names than those of CF, so that they stay packed."""
+    stored = np.dtype(da.encoding.get("dtype", da.dtype))
+    if stored.kind not in "iu" or is_packed(da.encoding) or is_packed(da.attrs):
+        return
+    if found := other_packing(da.attrs):
+        said = ", ".join(f"{key}={value:g}" for key, value in found.items())
+        warn(
+            f"{da.name}: filled as stored, though its attributes {said} may say how to unpack it, which only "
+            "scale_factor and add_offset do. Bounds, known errors and results are in stored values. For units, rename "
+            "the attributes in the file (ncrename -a), or compute the values before."
         )
 
 

@@ -220,6 +220,21 @@ def packing(attrs: Mapping[Any, Any]) -> tuple[float, float]:
     return scale or 1.0, offset
 
 
+def other_packing(attrs: Mapping[Any, Any]) -> dict[str, float]:
+    """Attributes that may be a scale and an offset under other names than those of CF, such as ``slope``.
+
+    Those that would change nothing are left out.
+    """
+    found: dict[str, float] = {}
+    for key, given in attrs.items():
+        name = {"offset": "addoffset", "intercept": "addoffset"}.get(_plain(key), _plain(key))
+        neutral = {"addoffset": 0.0, **dict.fromkeys(("scale", "scalefactor", "slope", "gain"), 1.0)}.get(name)
+        values = stated(given) if neutral is not None and key not in PACKING else []
+        if len(values) == 1 and isinstance(values[0], int | float) and values[0] not in (0.0, neutral):
+            found[str(key)] = values[0]
+    return found
+
+
 def require_packing(name: object, attrs: Mapping[Any, Any]) -> None:
     """Check scale and offset, where there are any.
 

@@ -51,7 +51,8 @@ class Regions:
         raise InputError(
             f"none of the {len(self.names)} regions has a cell of the raster: got regions outside of {grid.x_dim} from "
             f"{x_min:g} to {x_max:g} and {grid.y_dim} from {y_min:g} to {y_max:g}, or none at all. Check their CRS, "
-            "and the order of their coordinates (longitude, latitude)."
+            "and the order of their coordinates (longitude, latitude). Regions smaller than a cell may hold the centre "
+            "of none: take all cells that they touch, with all_touched=True (--all-touched)."
         )
 
 

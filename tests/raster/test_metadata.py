@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import dask.array
@@ -10,7 +11,8 @@ import xarray as xr
 
 from geonp.errors import InputError
 from geonp.raster.grid import Grid
-from geonp.raster.metadata import dataset_attrs
+from geonp.raster.kinds import kind_of
+from geonp.raster.metadata import Kind, dataset_attrs
 from geonp.raster.nodata import declared_nodata, empty_value, observed, valid_limits
 from geonp.raster.variable import fill_variables
 
@@ -308,3 +310,24 @@ def test_attributes_of_a_filled_dataset() -> None:
 def test_older_conventions_are_raised_to_those_of_the_results(before: str | None, after: str) -> None:
     attrs = {} if before is None else {"Conventions": before}
     assert dataset_attrs(attrs, "line", "m", "1", "0")["Conventions"] == after
+
+
+@pytest.mark.parametrize(
+    ("dtype", "attrs", "said"),
+    [
+        ("int16", {"slope": 0.01, "intercept": 2.0}, "slope=0.01, intercept=2"),
+        ("uint16", {"ScaleFactor": np.array([0.1]), "Offset": 0.0}, "ScaleFactor=0.1 may"),
+        ("int16", {"SCALE FACTOR": "0.01"}, "SCALE FACTOR=0.01"),
+        ("int16", {"ScaleFactor": 1.0, "Offset": 0.0}, ""),
+        ("int16", {"scale": "1:50000"}, ""),
+        ("int16", {"scale_factor": 0.1, "slope": 0.01}, ""),
+        ("float32", {"slope": 0.01}, ""),
+    ],
+)
+def test_scales_of_other_names_than_those_of_cf_come_with_a_warning(
+    dtype: str, attrs: dict[str, Any], said: str
+) -> None:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        assert kind_of(raster([1, 2, 3], dtype, _FillValue=0, **attrs), None, False) is Kind.NUMBERS
+    assert [f"though its attributes {said}" in str(one.message) for one in found] == [True] * (said != "")
