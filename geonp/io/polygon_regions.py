@@ -126,8 +126,11 @@ def cells_of(
 
     y, x = _axes(raster, grid)
     turns = (0.0, 360.0, -360.0) if grid.geographic else (0.0,)
+    steps = np.abs(np.concatenate([np.diff(y), np.diff(x)]))
     cells, partial = [], []
-    for name, geometry in zip(polygons.names, _in_crs(polygons, grid), strict=True):
+    for name, polygon in zip(polygons.names, _in_crs(polygons, grid), strict=True):
+        # where rows or columns are not evenly spaced, straight edges are curves among their numbers
+        geometry = polygon if all(grid.even) else shapely.segmentize(polygon, steps[steps > 0].min())
         placed = [shapely.transform(geometry, lambda xy, x=x - turn: _positions(xy, x, y)) for turn in turns]
         whole = [shapely.make_valid(one) for one in placed]
         share = sum(shapely.clip_by_rect(one, 0, 0, *grid.shape[::-1]).area for one in whole) / (whole[0].area or 1.0)

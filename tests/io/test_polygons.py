@@ -71,6 +71,24 @@ def test_rows_from_south_to_north_and_other_longitudes(tmp_path: Path) -> None:
     np.testing.assert_array_equal(polygon_mask(path, degrees), expected)
 
 
+@pytest.mark.parametrize(
+    "lat",
+    [
+        np.degrees(2 * np.arctan(np.exp(np.linspace(2.5, -2.5, 60))) - np.pi / 2),  # rows of a Mercator map
+        np.geomspace(1, 85, 30),
+    ],
+)
+def test_edges_are_straight_where_rows_are_not_evenly_spaced(lat: np.ndarray) -> None:
+    """They were straight among the numbers of rows, so that a region had as many wrong cells as cells."""
+    lon = np.arange(0, 120.0, 2.5)
+    raster = xr.DataArray(np.zeros((lat.size, lon.size)), {"lat": lat, "lon": lon}, ("lat", "lon"))
+    south, north = lat.min() - 1, lat.max() + 1
+    polygon = shapely.Polygon([(10, south), (90, north), (100, north), (30, south)])
+    found, inside = cells_of(Polygons.of([polygon]), raster, Grid.from_xarray(raster)), np.zeros(raster.shape, bool)
+    inside[found.row, found.col] = True
+    np.testing.assert_array_equal(inside, shapely.contains_xy(polygon, *np.meshgrid(lon, lat)))
+
+
 def test_polygons_of_the_whole_world_on_a_projected_raster(tmp_path: Path) -> None:
     path = write(tmp_path / "a.gpkg", [shapely.box(-180, -90, 180, 90)], "EPSG:4326")
     assert polygon_mask(path, UTM).all()
