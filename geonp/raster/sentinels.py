@@ -44,6 +44,8 @@ class SentinelSettings:
     """A place with two such coordinates is suspect if it is farther from all others than this part of their range."""
     repeats: int = 3
     """Any other value that is as far from all others is suspect if it occurs so often, as -9999 in other units does."""
+    above: float = 1000.0
+    """Such a value above all others must be farther away: clouds and saturated cells may have one value, too."""
     kinds: int = 10
     """The others must have at least so many distinct values: few are counts or classes."""
 
@@ -103,8 +105,10 @@ def _is_repeated(values: Array, end: np.generic) -> bool:
     if not SENTINELS.repeats <= np.count_nonzero(equal) < values.size / 2:
         return False
     others = values[~equal].astype(np.float64)
-    reach = SENTINELS.distance * np.ptp(others)
-    is_far = float(end) < others.min() - reach or float(end) > others.max() + reach
+    width = np.ptp(others)
+    is_far = (
+        float(end) < others.min() - SENTINELS.distance * width or float(end) > others.max() + SENTINELS.above * width
+    )
     return bool(is_far and np.unique(others).size >= SENTINELS.kinds)
 
 

@@ -55,6 +55,8 @@ def test_repeated_values_far_from_many_others_are_suspect() -> None:
     assert suspects([Extremes.of(np.append(measured, [converted] * 3))]) == {converted: 3}
     assert suspects([Extremes.of(np.append(measured, [converted] * 2))]) == {}
     assert suspects([Extremes.of(np.append(measured, [150.0] * 3))]) == {}
+    assert suspects([Extremes.of(np.append(measured, [9000.0] * 3))]) == {}  # clouds
+    assert suspects([Extremes.of(np.append(measured, [1234567.0] * 3))]) == {1234567.0: 3}
     assert suspects([Extremes.of(np.array([0, 0, 1, 1, 2, 2, 50, 50, 50]))]) == {}
 
 
