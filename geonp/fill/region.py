@@ -23,9 +23,10 @@ from geonp.inference.covariates import Layer
 from geonp.inference.directions import fill_directions
 from geonp.inference.joint import draw_samples
 from geonp.inference.kernel import FillJob, Inputs, as_read, fill_window, result_dtype, within
+from geonp.inference.nearly_empty import Stacked, beside_few
 from geonp.inference.series import SERIES, predict_slice
 from geonp.inference.smoothing import fill_smooth
-from geonp.inference.stack import STACK
+from geonp.inference.stack import STACK, ordered
 from geonp.raster.arrays import Array, BoolArray, IntArray
 from geonp.raster.covariates import Covariate
 from geonp.raster.metadata import FillFlag, Kind
@@ -93,6 +94,8 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
             stack = np.stack(others) if others else None
             inputs = Inputs(window(index), domain_mask, stack, known, partial(source.far, index))
             filled = fill(inputs, region.chunk, job.at(index))
+            if region.ordered and fill is fill_window and not (job.points or job.predictor.classes):
+                _beside_few(filled, inputs, region, index, window, job)
             if job.samples:
                 draw_samples(filled, inputs, region.chunk, replace(job, noise=(*job.noise, *index)))
             if region.series:
@@ -127,6 +130,28 @@ def _fill_from_others(
     filled["flag"][done] = FillFlag.FILLED_ACROSS
     for name, outputs in zip(("value", "standard_error", "tail"), predicted, strict=True):
         filled[name][done] = within(outputs[done], filled[name].dtype)
+
+
+def _beside_few(
+    filled: Array, inputs: Inputs, region: Region, index: Index, window: Callable[[Index], Array], job: FillJob
+) -> None:
+    """Combine predictions of a slice with few observations with those from other slices and these, in place."""
+    done, near = filled["flag"] == FillFlag.FILLED, region.in_order(index)
+    if not done.any() or not near or any(layer.known_errors for layer in inputs.covariates):
+        return
+    dim = ordered(job.across)
+    assert dim is not None
+    slices = np.stack([np.where(inputs.domain_mask, each, np.nan) for each in (inputs.values, *map(window, near))])
+    slices = slices if job.warping is None else job.warping.without_neighbours(job.warping.to_latent(slices))
+    ((axis, _),), core, positions = region.ordered, job.core(region.chunk), np.array(dim.positions)
+    names, wanted = ("value", "standard_error", "tail"), np.zeros(inputs.values.shape, bool)
+    wanted[core] = done
+    alone = np.full((len(names), *wanted.shape), np.nan)
+    alone[:, wanted] = [filled[name][done] for name in names]
+    stack = Stacked(slices[0], slices[1:], positions[[other[axis] for other in near]] - positions[index[axis]])
+    both = beside_few(alone, stack, dim.periods, wanted, job.window(region.chunk))
+    for name, outputs in zip(names, both, strict=True):
+        filled[name][done] = within(outputs[wanted], filled[name].dtype)
 
 
 def assemble(

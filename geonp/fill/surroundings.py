@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from geonp.inference.covariates import Layer
 from geonp.inference.kernel import FillJob
 from geonp.inference.series import SERIES
-from geonp.inference.stack import beside
+from geonp.inference.stack import Across, beside, ordered
 from geonp.raster.arrays import Array
 from geonp.raster.covariates import Covariate
 from geonp.raster.variable import Variable
@@ -28,24 +28,28 @@ class Region:
 
     `beside` has a pair for each leading dimension whose neighbouring slices are used: its axis, and the indices of the
     neighbours of each slice of the region along it. `series` has such a pair for the slices that cells are predicted
-    from which no observation of their slice reaches, or none.
+    from which no observation of their slice reaches, or none; `ordered` for the neighbours along the first dimension
+    whose slices have positions.
     """
 
     lead: tuple[range, ...]
     chunk: Window
     beside: tuple[Along, ...] = ()
     series: tuple[Along, ...] = ()
+    ordered: tuple[Along, ...] = ()
 
     @classmethod
     def of(cls, variable: Variable, lead: tuple[range, ...], chunk: Window, job: FillJob) -> Region:
         """A region of a variable, with neighbouring slices along those dimensions of the job that it has."""
-        axes = [(variable.leading.index(a.dim), a.positions) for a in job.across if a.dim in variable.leading]
-        near = ((axis, tuple(tuple(beside(k, positions)) for k in lead[axis])) for axis, positions in axes)
-        series: tuple[Along, ...] = ()
-        if job.series is not None and job.series.dim in variable.leading:
-            axis, positions = variable.leading.index(job.series.dim), job.series.positions
-            series = ((axis, tuple(tuple(beside(k, positions, SERIES.slices)) for k in lead[axis])),)
-        return cls(lead, chunk, tuple(near), series)
+
+        def along(dims: Iterable[Across | None], slices: int | None = None) -> Iterator[Along]:
+            for dim in dims:
+                if dim is not None and dim.dim in variable.leading:
+                    axis = variable.leading.index(dim.dim)
+                    yield axis, tuple(tuple(beside(k, dim.positions, slices)) for k in lead[axis])
+
+        near, series = along(job.across), along([job.series], SERIES.slices)
+        return cls(lead, chunk, tuple(near), tuple(series), tuple(along([ordered(job.across)])))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -59,6 +63,10 @@ class Region:
     def informing(self, index: Index) -> list[Index]:
         """Indices of the slices that cells of a slice are predicted from which no observation of it reaches."""
         return self._along(index, self.series)
+
+    def in_order(self, index: Index) -> list[Index]:
+        """Indices of the neighbouring slices along the first dimension whose slices have positions."""
+        return self._along(index, self.ordered)
 
     def _along(self, index: Index, axes: tuple[Along, ...]) -> list[Index]:
         return [

@@ -135,6 +135,26 @@ def predict_slice(
         have too few observations.
     """
     total, weight = np.zeros((3, *wanted.shape)), np.zeros(wanted.shape)
+    for near, around, share in squares(others, wanted, window):
+        found = _predict(others[:, *near][:, wanted[near]].T, others[:, *around], positions, position, periods)
+        if found is not None:
+            total[:, *near][:, wanted[near]] += share * found
+            weight[near][wanted[near]] += share
+    return np.where(weight > 0, total / np.where(weight > 0, weight, 1.0), np.nan)
+
+
+def squares(
+    others: FloatArray, wanted: BoolArray, window: Window
+) -> Iterator[tuple[tuple[slice, slice], tuple[slice, slice], FloatArray]]:
+    """The squares with data that have wanted cells near them, for the arguments of :func:`predict_slice`.
+
+    Yields
+    ------
+    near, around : tuple of slice
+        The cells that a square predicts, and those that count for it.
+    share : array
+        Its shares ``(n,)`` in the predictions of the wanted ones of the former. Those of all squares sum to one.
+    """
     side, frame, half = SERIES.square_px, SERIES.frame_px, SERIES.square_px // 2
     corners = [
         range(-(first % side) - side, n + side, side)
@@ -143,17 +163,11 @@ def predict_slice(
     for row, col in itertools.product(*corners):
         own, near, around = ((_within(row, margin), _within(col, margin)) for margin in (0, half, frame))
         # a square without data, as one outside of the raster, has no covariance of its own
-        if not wanted[near].any() or not np.isfinite(others[:, *own]).any():
-            continue
-        found = _predict(others[:, *near][:, wanted[near]].T, others[:, *around], positions, position, periods)
-        if found is not None:
+        if wanted[near].any() and np.isfinite(others[:, *own]).any():
             shares = (
                 _share(np.arange(n)[part], start) for n, part, start in zip(wanted.shape, near, (row, col), strict=True)
             )
-            share = np.outer(*shares)[wanted[near]]
-            total[:, *near][:, wanted[near]] += share * found
-            weight[near][wanted[near]] += share
-    return np.where(weight > 0, total / np.where(weight > 0, weight, 1.0), np.nan)
+            yield near, around, np.outer(*shares)[wanted[near]]
 
 
 def _within(start: int, margin: int) -> slice:
@@ -171,29 +185,54 @@ def _predict(
     series: FloatArray, around: FloatArray, positions: FloatArray, position: float, periods: Sequence[float]
 ) -> FloatArray | None:
     """Mean, standard error and tail ``(3, n)`` of cells with the given series ``(n, slices)``; None without enough."""
-    known = around.reshape(len(around), -1).T.astype(np.float64)
-    counted = np.flatnonzero(np.isfinite(known).sum(1) >= SERIES.min_observed)
-    if not counted.size:
+    fitted = FittedSeries.of(around, positions, periods)
+    if fitted is None:
         return None
-    # spread evenly, whatever the chunks
-    chosen = np.unique(np.linspace(0, counted.size - 1, SERIES.cells).round().astype(int))
-    sample = known[counted[chosen]]
-    means = np.nanmean(sample, 1)
-    loc, freedom = np.nanmean(sample), np.isfinite(sample).sum() - len(sample)
-    # cells that hardly change would make the variance of the level too large for a matrix
-    within = math.sqrt(np.nansum((sample - means[:, None]) ** 2) / freedom)
-    scale = max(within, SERIES.least_change * float(np.nanstd(sample))) or 1.0
-    steps = np.diff(np.unique(positions))
-    step = float(np.median(steps)) if steps.size else 1.0
-    lag = np.abs(positions[:, None] - positions) / step
-    level = float(np.var(means)) / scale**2
-    covariance = fit((sample - loc) / scale, lag, [period / step for period in periods], level)
-    mean, variance = condition((series - loc) / scale, lag, np.abs(positions - position) / step, covariance)
+    mean, variance = condition(fitted.standardised(series), *fitted.lags(positions, position), fitted.covariance)
     n = np.isfinite(series).sum(1)
     enough = n >= SERIES.min_observed
     n = np.maximum(n, SERIES.min_observed)
-    found = np.stack([mean * scale + loc, np.sqrt(variance * n / (n - 2)) * scale, 1 / n])
+    found = np.stack([mean * fitted.scale + fitted.loc, np.sqrt(variance * n / (n - 2)) * fitted.scale, 1 / n])
     return np.where(enough, found, np.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedSeries:
+    """The covariance of the series of a square, whose values are standardised by `loc` and `scale`, lags by `step`."""
+
+    covariance: SeriesCovariance
+    loc: float
+    scale: float
+    step: float
+
+    @classmethod
+    def of(cls, around: FloatArray, positions: FloatArray, periods: Sequence[float]) -> FittedSeries | None:
+        """Fit the series of some cells ``(slices, rows, cols)``; None if too few have enough observations."""
+        known = around.reshape(len(around), -1).T.astype(np.float64)
+        counted = np.flatnonzero(np.isfinite(known).sum(1) >= SERIES.min_observed)
+        if not counted.size:
+            return None
+        # spread evenly, whatever the chunks
+        chosen = np.unique(np.linspace(0, counted.size - 1, SERIES.cells).round().astype(int))
+        sample = known[counted[chosen]]
+        means = np.nanmean(sample, 1)
+        loc, freedom = float(np.nanmean(sample)), np.isfinite(sample).sum() - len(sample)
+        # cells that hardly change would make the variance of the level too large for a matrix
+        within = math.sqrt(np.nansum((sample - means[:, None]) ** 2) / freedom)
+        scale = max(within, SERIES.least_change * float(np.nanstd(sample))) or 1.0
+        steps = np.diff(np.unique(positions))
+        step = float(np.median(steps)) if steps.size else 1.0
+        lag, level = np.abs(positions[:, None] - positions) / step, float(np.var(means)) / scale**2
+        covariance = fit((sample - loc) / scale, lag, [period / step for period in periods], level)
+        return cls(covariance, loc, scale, step)
+
+    def standardised(self, values: FloatArray) -> FloatArray:
+        """Values in the units of the covariance."""
+        return (values - self.loc) / self.scale
+
+    def lags(self, positions: FloatArray, position: float) -> tuple[FloatArray, FloatArray]:
+        """Lags between slices, and from them to one at a `position`, in the units of the covariance."""
+        return np.abs(positions[:, None] - positions) / self.step, np.abs(positions - position) / self.step
 
 
 def fit(series: FloatArray, lag: FloatArray, periods: Sequence[float], level: float = 0.0) -> SeriesCovariance:
@@ -259,3 +298,18 @@ def condition(
     variance = np.maximum(prior - (weights * near).sum(1), covariance.noise)
     which = which.ravel()
     return (weights[which] * np.where(known, series, 0.0)).sum(1), variance[which]
+
+
+def left_out(series: FloatArray, lag: FloatArray, covariance: SeriesCovariance) -> FloatArray:
+    """Standardised errors of each observation of series ``(n, slices)``, predicted from the rest of its series."""
+    known = np.isfinite(series)
+    values = np.where(known, series, 0.0)
+    patterns, which = np.unique(known, axis=0, return_inverse=True)
+    which, found = which.ravel(), np.empty(series.shape)
+    for k in range(0, len(patterns), SERIES.batch):
+        # Rasmussen & Williams (2006), equations 5.11 and 5.12
+        inverse = np.linalg.inv(_systems(covariance, lag, patterns[k : k + SERIES.batch]))
+        here = np.flatnonzero((which >= k) & (which < k + SERIES.batch))
+        of_each = inverse[which[here] - k]
+        found[here] = (of_each @ values[here][..., None])[..., 0] / np.sqrt(np.einsum("nii->ni", of_each))
+    return np.where(known, found, np.nan)

@@ -71,6 +71,11 @@ class Across:
     periods: tuple[float, ...] = ()
 
 
+def ordered(across: Sequence[Across]) -> Across | None:
+    """The first dimension whose slices have positions, such as times, if any."""
+    return next((dim for dim in across if dim.positions), None)
+
+
 def beside(index: int, positions: Sequence[float], slices: int | None = None) -> list[int]:
     """The neighbouring slices of a slice: the nearest by position, in ascending order; `slices` or fewer.
 
