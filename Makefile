@@ -63,6 +63,7 @@ bench-scale: $(STAMP)
 
 bench-across: $(STAMP)
 	$(BIN)/python benchmarks/across.py
+	$(BIN)/python benchmarks/nearly_empty.py
 
 bench-beside: $(STAMP)
 	$(BIN)/python benchmarks/beside.py

@@ -160,8 +160,7 @@ def grid(
     columns = read_table(table, names, x, y, apart, crossed=settings["repeats"] == "mean" or bool(settings["time"]))
     if places is not None:
         check_columns(at, columns.values, settings["time"])
-    elif at is None:
-        assert resolution is not None
+    elif at is None and resolution is not None:
         at = lattice_around(columns, resolution, bounds, crs)
     settings |= {name: settings[name] or None for name in ("at_times", "units")}
     settings |= {"bounds": value_bounds, "values": names, "x": x, "y": y, "crs": crs, "covariates": beside}

@@ -66,10 +66,8 @@ def info(source: str, storage: tuple[str, ...], as_json: bool, missing: tuple[st
     from geonp.raster.surface import surface_of
 
     storage_options = file_system(storage)
-    progress = None
     with readable(source):
-        if may_be_store(source):
-            progress = Journal(source, storage_options).progress()
+        progress = Journal(source, storage_options).progress() if may_be_store(source) else None
     if progress is not None:
         echo(to_json(progress) if as_json else table(_labelled(progress)))
         return
@@ -114,9 +112,6 @@ def info(source: str, storage: tuple[str, ...], as_json: bool, missing: tuple[st
         if "nodata" in description and "missing" not in description:
             description["nodata"] = "not declared (--nodata)"
         echo(f"\n{name}\n" + table(_labelled(description), indent="  "))
-
-
-_IN_CELLS = {"largest_gap", "farthest_from_data", "farthest_within"}
 
 
 def _fates(ds: xr.Dataset, grid: Grid, missing: list[Any] | None) -> tuple[xr.Dataset, dict[Any, Any], Any]:
@@ -229,7 +224,9 @@ def _gaps(da: xr.DataArray, grid: Grid, *, doubted: bool) -> dict[str, Any]:
         infinite += int(np.isinf(stored).sum())
         missing = np.isnan(values)
         if not missing.all():
-            ends.extend(float(str(end)) for end in (np.nanmin(values), np.nanmax(values)))  # 0.11 of single precision
+            ends.extend(
+                float(str(end)) for end in (np.nanmin(values), np.nanmax(values))
+            )  # float32 0.11, not 0.10999999940395355
             extremes.append(Extremes.of(values, sentinels))
         return ~missing
 
@@ -304,6 +301,10 @@ def _sampled(slices: xr.DataArray) -> Iterator[xr.DataArray]:
             index.insert(0, position)
         columns = slice(None) if width <= PARTS.cells else slice(0, PARTS.cells)
         yield slices[(*index, slice(strip * rows, (strip + 1) * rows), columns)]
+
+
+_IN_CELLS = {"largest_gap", "farthest_from_data", "farthest_within"}
+"""Facts that are numbers of cells."""
 
 
 def _labelled(facts: dict[str, Any]) -> dict[str, str | None]:

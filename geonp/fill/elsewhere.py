@@ -71,7 +71,7 @@ class Target:
         """The variable on the target, without values."""
         dims = (*variable.leading, *self.grid.dims)
         shape = (*variable.shape[:-2], *self.grid.shape)
-        # without scalars, such as a time, which say of which slice the values of the target are
+        # scalars, such as a time, describe the values of the target, which are not used
         coords = {name: c for name, c in self.at.coords.items() if c.ndim and set(c.dims) <= set(self.grid.dims)}
         source = variable.source
         coords |= {n: c for n, c in source.coords.items() if c.ndim and set(c.dims) <= set(variable.leading)}

@@ -23,10 +23,10 @@ from geonp.inference.covariates import Layer
 from geonp.inference.directions import fill_directions
 from geonp.inference.joint import draw_samples
 from geonp.inference.kernel import FillJob, Inputs, as_read, fill_window, result_dtype, within
-from geonp.inference.nearly_empty import Stacked, beside_few
+from geonp.inference.nearly_empty import Stacked, combine_nearly_empty
 from geonp.inference.series import SERIES, predict_slice
 from geonp.inference.smoothing import fill_smooth
-from geonp.inference.stack import STACK, ordered
+from geonp.inference.stack import STACK, first_positioned
 from geonp.raster.arrays import Array, BoolArray, IntArray
 from geonp.raster.covariates import Covariate
 from geonp.raster.metadata import FillFlag, Kind
@@ -44,6 +44,9 @@ FILLS = {
     Kind.COUNTS: fill_counts,
 }
 """The function that fills a window, by what the values are."""
+
+PREDICTED = ("value", "standard_error", "tail")
+"""The fields of a prediction of numbers."""
 
 
 class Source(Protocol):
@@ -82,6 +85,7 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
         return as_read(own, FillFlag.OBSERVED, job), failure
     result = np.empty(own.shape, result_dtype(own.dtype, job))
     fill = fill_smooth if job.smooth else FILLS[job.kind]
+    nearly_empty = region.positioned and fill is fill_window and not (job.points or job.predictor.classes)
     held = 1 + STACK.slices * len(region.beside) + SERIES.slices * len(region.series)
     window = lru_cache(maxsize=held)(source.window)
     for place, index in zip(np.ndindex(own.shape[:-2]), itertools.product(*region.lead), strict=True):
@@ -94,8 +98,8 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
             stack = np.stack(others) if others else None
             inputs = Inputs(window(index), domain_mask, stack, known, partial(source.far, index))
             filled = fill(inputs, region.chunk, job.at(index))
-            if region.ordered and fill is fill_window and not (job.points or job.predictor.classes):
-                _beside_few(filled, inputs, region, index, window, job)
+            if nearly_empty and not any(layer.known_errors for layer in known):
+                _combine_nearly_empty(filled, inputs, region, index, window, job)
             if job.samples:
                 draw_samples(filled, inputs, region.chunk, replace(job, noise=(*job.noise, *index)))
             if region.series:
@@ -118,8 +122,7 @@ def _fill_from_others(
     if not empty.any() or job.series is None:
         return
     ((axis, _),), informing, core = region.series, region.informing(index), job.core(region.chunk)
-    others = np.stack([np.where(domain_mask, window(other), np.nan) for other in informing])
-    others = others if job.warping is None else job.warping.without_neighbours(job.warping.to_latent(others))
+    others = _slices([window(other) for other in informing], domain_mask, job)
     positions, wanted = np.array(job.series.positions), np.zeros(domain_mask.shape, bool)
     wanted[core] = empty
     places = positions[[other[axis] for other in informing]]
@@ -128,30 +131,37 @@ def _fill_from_others(
     )[(slice(None), *core)]
     done = np.isfinite(predicted[0])
     filled["flag"][done] = FillFlag.FILLED_ACROSS
-    for name, outputs in zip(("value", "standard_error", "tail"), predicted, strict=True):
+    for name, outputs in zip(PREDICTED, predicted, strict=True):
         filled[name][done] = within(outputs[done], filled[name].dtype)
 
 
-def _beside_few(
+def _combine_nearly_empty(
     filled: Array, inputs: Inputs, region: Region, index: Index, window: Callable[[Index], Array], job: FillJob
 ) -> None:
-    """Combine predictions of a slice with few observations with those from other slices and these, in place."""
-    done, near = filled["flag"] == FillFlag.FILLED, region.in_order(index)
-    if not done.any() or not near or any(layer.known_errors for layer in inputs.covariates):
+    """Combine predictions where a slice has few observations with those from other slices and these few, in place."""
+    done, near, dim = (
+        filled["flag"] == FillFlag.FILLED,
+        region.positioned_neighbours(index),
+        first_positioned(job.across),
+    )
+    if not done.any() or not near or dim is None:
         return
-    dim = ordered(job.across)
-    assert dim is not None
-    slices = np.stack([np.where(inputs.domain_mask, each, np.nan) for each in (inputs.values, *map(window, near))])
-    slices = slices if job.warping is None else job.warping.without_neighbours(job.warping.to_latent(slices))
-    ((axis, _),), core, positions = region.ordered, job.core(region.chunk), np.array(dim.positions)
-    names, wanted = ("value", "standard_error", "tail"), np.zeros(inputs.values.shape, bool)
-    wanted[core] = done
-    alone = np.full((len(names), *wanted.shape), np.nan)
-    alone[:, wanted] = [filled[name][done] for name in names]
-    stack = Stacked(slices[0], slices[1:], positions[[other[axis] for other in near]] - positions[index[axis]])
-    both = beside_few(alone, stack, dim.periods, wanted, job.window(region.chunk))
-    for name, outputs in zip(names, both, strict=True):
+    own, *others = _slices([inputs.values, *map(window, near)], inputs.domain_mask, job)
+    ((axis, _),), positions, wanted = region.positioned, np.array(dim.positions), np.zeros(own.shape, bool)
+    wanted[job.core(region.chunk)] = done
+    alone = np.full((len(PREDICTED), *wanted.shape), np.nan)
+    alone[:, wanted] = [filled[name][done] for name in PREDICTED]
+    lags = positions[[other[axis] for other in near]] - positions[index[axis]]
+    stacked = Stacked(own, np.stack(others), lags)
+    both = combine_nearly_empty(alone, stacked, dim.periods, wanted, job.window(region.chunk))
+    for name, outputs in zip(PREDICTED, both, strict=True):
         filled[name][done] = within(outputs[wanted], filled[name].dtype)
+
+
+def _slices(windows: Sequence[Array], domain_mask: BoolArray, job: FillJob) -> Array:
+    """Windows of slices ``(slices, rows, cols)``, NaN outside of the domain; latent values of bounded ones."""
+    values = np.stack([np.where(domain_mask, each, np.nan) for each in windows])
+    return values if job.warping is None else job.warping.without_neighbours(job.warping.to_latent(values))
 
 
 def assemble(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from geonp.inference.covariates import Layer
 from geonp.inference.kernel import FillJob
 from geonp.inference.series import SERIES
-from geonp.inference.stack import Across, beside, ordered
+from geonp.inference.stack import Across, beside, first_positioned
 from geonp.raster.arrays import Array
 from geonp.raster.covariates import Covariate
 from geonp.raster.variable import Variable
@@ -28,15 +28,15 @@ class Region:
 
     `beside` has a pair for each leading dimension whose neighbouring slices are used: its axis, and the indices of the
     neighbours of each slice of the region along it. `series` has such a pair for the slices that cells are predicted
-    from which no observation of their slice reaches, or none; `ordered` for the neighbours along the first dimension
-    whose slices have positions.
+    from which no observation of their slice reaches, or none, and `positioned` for
+    the neighbours along the first dimension whose slices have positions.
     """
 
     lead: tuple[range, ...]
     chunk: Window
     beside: tuple[Along, ...] = ()
     series: tuple[Along, ...] = ()
-    ordered: tuple[Along, ...] = ()
+    positioned: tuple[Along, ...] = ()
 
     @classmethod
     def of(cls, variable: Variable, lead: tuple[range, ...], chunk: Window, job: FillJob) -> Region:
@@ -49,7 +49,7 @@ class Region:
                     yield axis, tuple(tuple(beside(k, dim.positions, slices)) for k in lead[axis])
 
         near, series = along(job.across), along([job.series], SERIES.slices)
-        return cls(lead, chunk, tuple(near), tuple(series), tuple(along([ordered(job.across)])))
+        return cls(lead, chunk, tuple(near), tuple(series), tuple(along([first_positioned(job.across)])))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -64,9 +64,9 @@ class Region:
         """Indices of the slices that cells of a slice are predicted from which no observation of it reaches."""
         return self._along(index, self.series)
 
-    def in_order(self, index: Index) -> list[Index]:
+    def positioned_neighbours(self, index: Index) -> list[Index]:
         """Indices of the neighbouring slices along the first dimension whose slices have positions."""
-        return self._along(index, self.ordered)
+        return self._along(index, self.positioned)
 
     def _along(self, index: Index, axes: tuple[Along, ...]) -> list[Index]:
         return [

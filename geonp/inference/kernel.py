@@ -22,7 +22,7 @@ from geonp.inference.measurements import Measurements, NearMeasurements
 from geonp.inference.nearby import BLOCKS, has_blocks, small_gaps
 from geonp.inference.predictor import Predictor
 from geonp.inference.series import SERIES
-from geonp.inference.stack import STACK, Across, combined, ordered
+from geonp.inference.stack import STACK, Across, combined, first_positioned
 from geonp.inference.stitching import Tile, blended, in_batches, stitch
 from geonp.inference.student import Statistics
 from geonp.inference.tiles import far_of, tiles_beside, tiles_of
@@ -107,13 +107,13 @@ class FillJob:
     @property
     def series(self) -> Across | None:
         """The dimension along which cells without observations in reach are predicted, if any."""
-        return ordered(self.across) if self.empty_slices else None
+        return first_positioned(self.across) if self.empty_slices else None
 
     @property
     def frame(self) -> int:
         """Width of the frame around whole tiles that is read for context, `max_distance` and other slices, in cells."""
         farthest = min(self.max_distance or 0.0, max(self.shape))
-        compared = SERIES.reach_px if ordered(self.across) else STACK.frame_px if self.across else 0
+        compared = SERIES.reach_px if first_positioned(self.across) else STACK.frame_px if self.across else 0
         return max(self.predictor.neighbourhood.reach_px, int(np.ceil(farthest)), compared)
 
     @property
@@ -123,8 +123,9 @@ class FillJob:
 
     def parts(self, chunk: Window) -> list[Window]:
         """A chunk, cut at :attr:`first_col`: tiles on both sides of it do not belong to one lattice."""
-        first, cut = self.first_col, chunk.col < self.first_col < chunk.col_end
-        return [replace(chunk, col_end=first), replace(chunk, col=first)] if cut else [chunk]
+        if not chunk.col < self.first_col < chunk.col_end:
+            return [chunk]
+        return [replace(chunk, col_end=self.first_col), replace(chunk, col=self.first_col)]
 
     def window(self, chunk: Window) -> Window:
         """The window that is read to fill `chunk`: all tiles that predict its cells, and the frame around them.
@@ -195,14 +196,14 @@ class FillJob:
         return self._lattice(self.window(chunk))
 
     def _lattice(self, window: Window) -> tuple[IntArray, IntArray]:
-        cols = indices(window.col, window.col_end, self.shape[1], periodic=self.periodic)
-        return indices(window.row, window.row_end, self.shape[0]), cols
+        rows = indices(window.row, window.row_end, self.shape[0])
+        return rows, indices(window.col, window.col_end, self.shape[1], periodic=self.periodic)
 
     def ground(self, chunk: Window, context_mask: BoolArray) -> Ground | SquareCells:
         """Where the cells of :meth:`window` lie, with its context."""
-        if self.surface is not None:
-            return Ground(self.surface, *self.lattice(chunk), context_mask)
-        return SquareCells(context_mask, self.shape[1] if self.periodic else None)
+        if self.surface is None:
+            return SquareCells(context_mask, self.shape[1] if self.periodic else None)
+        return Ground(self.surface, *self.lattice(chunk), context_mask)
 
     def supported(self, chunk: Window, fillable: BoolArray) -> BoolArray:
         """Cells of the window that are predicted; those between them are interpolated, see :func:`support`."""
@@ -218,9 +219,9 @@ class FillJob:
 
     def core(self, chunk: Window) -> tuple[slice, slice]:
         """Where `chunk` lies in its window."""
-        window, own = self.window(chunk), self._own(chunk)
-        rows = slice(own.row - window.row, own.row_end - window.row)
-        return rows, slice(own.col - window.col, own.col_end - window.col)
+        window, chunk = self.window(chunk), self._own(chunk)
+        rows = slice(chunk.row - window.row, chunk.row_end - window.row)
+        return rows, slice(chunk.col - window.col, chunk.col_end - window.col)
 
 
 def result_dtype(dtype: np.dtype[Any], job: FillJob | None = None) -> np.dtype[Any]:
@@ -327,8 +328,9 @@ def fill_window(inputs: Inputs, chunk: Window, job: FillJob) -> StructArray:
     missing, context_mask, fillable, result = unfilled(inputs, chunk, job)
     points = NearMeasurements.of(job.points, *job.cells(chunk), job.shape[1] if job.periodic else None, job.seed)
     if points is not None and job.max_distance is not None:
-        measured = np.bincount(points.cells, minlength=context_mask.size).reshape(context_mask.shape) > 0
-        fillable = missing & job.near(chunk, context_mask | measured)
+        near_points = context_mask.copy()
+        near_points.ravel()[points.cells] = True
+        fillable = missing & job.near(chunk, near_points)
     if not fillable[core].any():
         return result
     others = None if inputs.others is None else np.where(inputs.domain_mask, inputs.others, np.nan)

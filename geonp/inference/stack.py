@@ -71,7 +71,7 @@ class Across:
     periods: tuple[float, ...] = ()
 
 
-def ordered(across: Sequence[Across]) -> Across | None:
+def first_positioned(across: Sequence[Across]) -> Across | None:
     """The first dimension whose slices have positions, such as times, if any."""
     return next((dim for dim in across if dim.positions), None)
 

@@ -157,8 +157,7 @@ def read_table(
     x, y = (name if name is None else str(name) for name in (x, y))
     several = isinstance(values, Iterable) and not isinstance(values, str)
     names = None if values is None else [whole.get(n, n) for n in map(str, values if several else [values])]
-    given = [x, y, *(names or ())]
-    if unknown := [name for name in given if name is not None and name not in columns]:
+    if unknown := [name for name in (x, y, *(names or ())) if name is not None and name not in columns]:
         raise InputError(f"the table has no column {unknown[0]!r}, got {columns}")
     x = coordinate(columns, x, TABLES.x_names, "x", _described(attrs, "longitude"))
     y = coordinate(columns, y, TABLES.y_names, "y", _described(attrs, "latitude"))

@@ -181,7 +181,6 @@ def interpolate(
     target = target_of(at, table, labels, crs)
     target.check_names(table.values, {"quantile": quantiles, "threshold": exceed, "sample": samples, time: time})
     table = transformed(table, crs, target.grid).timed(time, every)
-    warn_of_doubtful_times(table)
     table, known_errors = combined(table, target.geographic, repeats, errors_of(errors, table))
     asked_times = None if time is None or table.times is None else Asked.of(time, at_times, table.times, target)
     job, card = _job(target, options, len(asked) + (errors is not None) + (time is not None))
@@ -236,6 +235,7 @@ def _warn_of_doubts(table: Table, target: Target, max_distance: float | None) ->
     Raises InputError if measurements and grid are in different units.
     """
     table.check_distance(target.x, target.y, target.geographic)
+    warn_of_doubtful_times(table)
     steps = [np.abs(np.diff(axis)).min() for axis in (target.y, target.x) if target.on_grid and axis.size > 1]
     if max_distance is not None and steps and max_distance < min(steps) / 2:
         warn(

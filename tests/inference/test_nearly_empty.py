@@ -14,7 +14,7 @@ from scipy.special import gammaln
 
 from geonp.fill.infill import infill
 from geonp.inference import nearly_empty
-from geonp.inference.nearly_empty import NEARLY_EMPTY, ErrorField, Stacked, beside_few, fit, krige
+from geonp.inference.nearly_empty import NEARLY_EMPTY, ErrorField, Stacked, combine_nearly_empty, fit, krige
 from geonp.inference.series import SeriesCovariance, left_out
 from geonp.raster.windows import Window
 
@@ -44,7 +44,7 @@ def predicted(values: Array, k: int, few: npt.NDArray[np.bool_]) -> Array:
     own, others = np.where(few, values[k], np.nan), np.delete(values, k, 0)
     alone = np.stack([np.full(few.shape, 0.0), np.full(few.shape, 1e6), np.full(few.shape, 0.1)])
     stack = Stacked(own, others, np.delete(np.arange(len(values)), k) - float(k))
-    return beside_few(alone, stack, [], ~few, Window(0, few.shape[0], 0, few.shape[1]))
+    return combine_nearly_empty(alone, stack, [], ~few, Window(0, few.shape[0], 0, few.shape[1]))
 
 
 def test_a_few_observations_say_what_the_errors_are_and_intervals_hold() -> None:
@@ -77,7 +77,7 @@ def test_units_do_not_matter() -> None:
 def test_slices_with_many_observations_and_constant_ones_are_left_as_they_are() -> None:
     values = drawn(1)
     few = np.zeros(values.shape[1:], bool)
-    few.ravel()[: NEARLY_EMPTY.most] = True
+    few.ravel()[: NEARLY_EMPTY.max_observed] = True
     assert (predicted(values, 4, few)[0] == 0).all()
     few.ravel()[0] = False
     assert (predicted(values, 4, few)[0][~few] > 0).all()
