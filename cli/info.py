@@ -120,7 +120,7 @@ def _fates(ds: xr.Dataset, grid: Grid, missing: list[Any] | None) -> tuple[xr.Da
     from geonp.fill.missing import Flags, with_gaps
     from geonp.raster.dimensions import data_variables
     from geonp.raster.kinds import is_classes
-    from geonp.raster.metadata import ancillary_names
+    from geonp.raster.metadata import describing_names
     from geonp.raster.variable import number_variables, off_grid, passed_classes
 
     names: list[Any] = []
@@ -133,7 +133,7 @@ def _fates(ds: xr.Dataset, grid: Grid, missing: list[Any] | None) -> tuple[xr.Da
         if missing:
             raise
     names = names or passed_classes(ds, grid)
-    ancillary = {name for da in data_variables(ds).values() for name in ancillary_names(da)}
+    ancillary = describing_names(ds)
     numbers, elsewhere = number_variables(ds, grid), off_grid(ds, grid, names)
 
     def reason(name: Any, da: xr.Variable) -> str:

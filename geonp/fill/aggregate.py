@@ -29,7 +29,7 @@ from geonp.raster.arrays import AnyIntArray, BoolArray, FloatArray
 from geonp.raster.covariates import CovariateLike, named
 from geonp.raster.crs import cf_attrs, geotransform
 from geonp.raster.grid import Grid
-from geonp.raster.metadata import FillFlag, as_dataset
+from geonp.raster.metadata import FillFlag, as_dataset, listed_names
 from geonp.raster.nodata import is_packed
 from geonp.raster.parts import PARTS
 from geonp.raster.regions import Regions, cell_areas
@@ -299,7 +299,7 @@ def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> 
             f"the raster was filled with {' and '.join(lost)}, on which the errors depend: give the same, {given} "
             "(covariates=, errors=; --covariate, --errors), or fill it with samples=200 (--samples 200)"
         )
-    before = str(ds.attrs.get("geonp_across", "")).split()
+    before = listed_names(ds.attrs.get("geonp_across", ""), ds.dims)
     if "across" not in options and before:
         if all(dim in source[name].dims for dim in before):
             options = {**options, "across": before}
@@ -308,7 +308,7 @@ def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> 
                 f"{name} was filled across {' and '.join(before)}: its errors are assumed to have the spatial "
                 "correlation of a fill without across"
             )
-    if name in str(ds.attrs.get("geonp_counts", "")).split():
+    if name in listed_names(ds.attrs.get("geonp_counts", ""), ds.variables):
         options = {"as_": "numbers", **options}  # counts have no samples; their standard errors scale those of numbers
     again = infill(source, samples=samples, **{"model": options.get("model") or _model_of(ds), **options})
     drawn = again[f"{name}_sample"]

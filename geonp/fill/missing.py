@@ -64,7 +64,7 @@ class Flags:
         ds = self.ds.drop_vars(list(left_out))
         layers = [name for name in self.layers if name in ds]
         others = ds.drop_vars(layers)
-        about = {name for layer in layers for name in ancillary_names(ds[layer])}
+        about = {name for layer in layers for name in ancillary_names(ds[layer], ds.variables)}
         if not any(grid.spans(da) for name, da in others.items() if name not in about):
             return ds
         if measured := [name for name in self.measured if name in ds]:

@@ -100,8 +100,7 @@ def outputs(variable: Variable, options: FillOptions, *, bounded: bool = False) 
             every = partial(_each, name="class_probability")
             others.insert(0, output("class_probability", every, np.float32, names_))
         attrs = without(source.attrs, ("grid_mapping",))
-        names = [*ancillary_names(source), *(other.name for other in (*others, flag))]
-        attrs["ancillary_variables"] = " ".join(dict.fromkeys(names))
+        attrs["ancillary_variables"] = _linked(source, [other.name for other in (*others, flag)])
     else:
         error = output("standard_error", partial(_errors, lattice=lattice_of(source.dtype, variable.encoding)))
         quantile, exceedance, tail, sample = [], [], [], []
@@ -232,7 +231,7 @@ def without_results(ds: xr.Dataset, results: Sequence[str] = RESULTS) -> xr.Data
     lost = {dim for name in dropped if name in ds for dim in ds[name].dims} - used
     out = out.drop_vars([name for name, coord in out.coords.items() if set(coord.dims) & lost]).copy()
     for name in filled:
-        kept = [other for other in ancillary_names(out[name]) if other not in dropped]
+        kept = [other for other in ancillary_names(out[name], (*out.variables, *dropped)) if other not in dropped]
         out[name].attrs = without(out[name].attrs, ("ancillary_variables",))
         out[name].attrs |= {"ancillary_variables": " ".join(kept)} if kept else {}
     return out
@@ -298,8 +297,13 @@ def _value_attrs(
     held = [source.dtype.type(marker) for marker in nodata if holds(source.dtype, marker)]
     if source.dtype.kind in "iu" and held:
         attrs["_FillValue"] = held[0]
-    names = dict.fromkeys([*ancillary_names(source), *ancillary])
-    return {**attrs, "ancillary_variables": " ".join(names)}
+    return {**attrs, "ancillary_variables": _linked(source, ancillary)}
+
+
+def _linked(source: xr.DataArray, names: Sequence[str]) -> str:
+    """``ancillary_variables`` of filled values: those of the source, and after them the others of `names`."""
+    given = ancillary_names(source, names)
+    return " ".join([*given, *(name for name in names if name not in given)])
 
 
 def _result_attrs(source: xr.DataArray, label: str, result: str, kind: Kind) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from geonp.raster.arrays import FloatArray
 from geonp.raster.dimensions import has_coordinate
 from geonp.raster.grid import Grid
 from geonp.raster.kinds import category_labels, is_classes, is_direction
-from geonp.raster.metadata import GDAL_METADATA, FillFlag, as_dataset
+from geonp.raster.metadata import GDAL_METADATA, FillFlag, as_dataset, listed_names
 from geonp.raster.nodata import declared_nodata, observed, units_in_memory
 from geonp.raster.surface import surface_of
 
@@ -257,7 +257,7 @@ def _percent(share: float) -> str:
 def _style_of(ds: xr.Dataset, name: Hashable, values: FloatArray) -> dict[str, Any]:
     """Colour map, limits and what lies beyond them; of classes, numbers of colours and names."""
     da = ds[name]
-    said = {kind: str(ds.attrs.get(f"geonp_{kind}", "")).split() for kind in ("classes", "directions")}
+    said = {kind: listed_names(ds.attrs.get(f"geonp_{kind}", ""), ds.variables) for kind in ("classes", "directions")}
     if str(name) in said["classes"] or is_classes(da):
         return _class_style(da, np.unique(values[np.isfinite(values)]))
     if str(name) in said["directions"] or is_direction(str(name), da.attrs):

@@ -32,7 +32,9 @@ def warn_of_quality(ds: xr.Dataset, grid: Grid, variables: Sequence[Variable]) -
 
 def quality_layers(ds: xr.Dataset, grid: Grid, name: Hashable) -> list[Hashable]:
     """The quality layers of a variable: flags that its ancillary variables name so, and those with its name."""
-    linked = {other for other in ancillary_names(ds[name]) if other in ds and class_attrs(ds[other].attrs)}
+    linked = {
+        other for other in ancillary_names(ds[name], ds.variables) if other in ds and class_attrs(ds[other].attrs)
+    }
     own = {f"{name}_fill_flag", name}  # of an earlier fill
     return [
         other

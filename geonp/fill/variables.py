@@ -146,7 +146,7 @@ def _check_labels(ds: xr.Dataset, names: Sequence[Hashable]) -> None:
 
 def _check_replaced(ds: xr.Dataset, name: Hashable, results: Sequence[str]) -> None:
     """Check that no other variable is called as a result will be, unless it is ancillary to `name`."""
-    ancillary = ancillary_names(ds[name])
+    ancillary = ancillary_names(ds[name], ds.variables)
     for output in (f"{name}_{result}" for result in results):
         if output in ds.data_vars and output not in ancillary:
             raise InputError(

@@ -18,6 +18,7 @@ from rasterio import Affine
 from xarray.indexes import PandasMultiIndex
 
 from geonp.errors import OutputError, warn
+from geonp.raster.metadata import listed_names
 
 # The netCDF library keeps these for itself, and HDF5 tools write them.
 _RESERVED = {
@@ -58,10 +59,10 @@ def with_storable_names(ds: xr.Dataset) -> xr.Dataset:
         return ds
     renamed = ", ".join(f"{old!r} to {new!r}" for old, new in names.items())
     warn(f"Renamed, because NetCDF and Zarr cannot hold such names: {renamed}.")
-    ds = ds.rename(names)
+    among, ds = list(ds.variables), ds.rename(names)
     for da in ds.variables.values():
         for key in _NAMING & set(da.attrs):
-            da.attrs[key] = " ".join(names.get(name, name) for name in str(da.attrs[key]).split())
+            da.attrs[key] = " ".join(names.get(name, name) for name in listed_names(da.attrs[key], among))
     return ds
 
 

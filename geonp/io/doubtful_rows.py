@@ -12,7 +12,7 @@ from geonp.errors import warn
 from geonp.io.columns import TABLES, is_quality_of, words
 from geonp.io.measurements import Table
 from geonp.raster.arrays import Float64Array
-from geonp.raster.metadata import class_attrs
+from geonp.raster.metadata import class_attrs, listed_names
 from geonp.raster.sentinels import SENTINELS, Extremes, suspects
 
 
@@ -68,7 +68,7 @@ def warn_of_doubtful_rows(table: Table) -> None:
 
 def _warn_of_quality(table: Table, name: str, others: pd.DataFrame) -> None:
     """Warn of columns of quality flags by which measurements differ, and by which no rows were selected."""
-    linked = str(table.attrs.get(name, {}).get("ancillary_variables", "")).split()
+    linked = listed_names(table.attrs.get(name, {}).get("ancillary_variables", ""), others.columns)
     for column, entries in others.items():
         flagged = str(column) in linked and bool(class_attrs(table.attrs.get(str(column), {})))
         is_flag = flagged or is_quality_of(str(column), name)

@@ -22,7 +22,7 @@ from geonp.io.layouts import NETCDF_MODEL, OTHER_GROUPS
 from geonp.io.nodata import numbered, retyped
 from geonp.io.sources import Source
 from geonp.raster.dimensions import LATITUDES, LONGITUDES, data_variables, is_geolocation
-from geonp.raster.metadata import class_attrs
+from geonp.raster.metadata import class_attrs, listed_names
 
 Members = Mapping[str, Mapping[str, int]]
 """Number of dimensions of each variable, by path of the group; that of the root is empty."""
@@ -203,7 +203,12 @@ def _holds(names: Mapping[str, int], wanted: Sequence[str] | None) -> bool:
 def _with_coordinates(ds: xr.Dataset, other: xr.Dataset, *, located: bool) -> xr.Dataset:
     """Add the coordinates and grid mappings of another group that fit; with `located`, its latitudes and longitudes."""
     attrs = [da.attrs for da in ds.variables.values()]
-    named = {word for each in attrs for key in ("coordinates", "grid_mapping") for word in str(each.get(key)).split()}
+    named = {
+        word
+        for each in attrs
+        for key in ("coordinates", "grid_mapping")
+        for word in listed_names(each.get(key), other.variables)
+    }
     found = {
         name: variable
         for name, variable in other.variables.items()

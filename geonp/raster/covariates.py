@@ -156,7 +156,7 @@ def linked_errors(ds: xr.Dataset, variables: Sequence[Variable]) -> Hashable:
 
     Raises InputError if there is none.
     """
-    linked = [name for variable in variables for name in ancillary_names(variable.source) if name in ds]
+    linked = [name for variable in variables for name in ancillary_names(variable.source, ds.variables) if name in ds]
     for name in linked:
         if str(ds[name].attrs.get("standard_name", "")).endswith("standard_error"):
             return name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from enum import IntEnum, StrEnum
 from typing import Any
 
@@ -13,6 +13,7 @@ from pyproj import CRS
 
 from geonp.errors import InputError
 from geonp.raster.crs import cf_attrs, grid_mapping_name, with_cf_crs
+from geonp.raster.dimensions import data_variables
 from geonp.raster.grid import Grid
 from geonp.raster.nodata import NODATA, PACKING, packing, require_packing, valid_limits
 
@@ -189,9 +190,25 @@ def _unused(source: xr.DataArray, stored: np.dtype[Any]) -> int | None:
     return next((end for end in ends if not low - 0.5 <= end <= high + 0.5), None)
 
 
-def ancillary_names(da: xr.DataArray | xr.Variable) -> list[str]:
-    """Names in the CF attribute ``ancillary_variables``."""
-    return str(da.attrs.get("ancillary_variables", da.encoding.get("ancillary_variables", ""))).split()
+def ancillary_names(da: xr.DataArray | xr.Variable, among: Iterable[Hashable] = ()) -> list[str]:
+    """Names in the CF attribute ``ancillary_variables``; those of `among` may hold blanks."""
+    return listed_names(da.attrs.get("ancillary_variables", da.encoding.get("ancillary_variables", "")), among)
+
+
+def listed_names(text: object, among: Iterable[Hashable] = ()) -> list[str]:
+    """Names that an attribute lists between blanks; the longest of `among` where they hold blanks themselves."""
+    known = {tuple(str(name).split()): str(name) for name in among}
+    most, words, names = max(map(len, known), default=1), str(text).split(), list[str]()
+    while words:
+        size = next((size for size in range(most, 1, -1) if tuple(words[:size]) in known), 1)
+        names.append(known.get(tuple(words[:size]), words[0]))
+        words = words[size:]
+    return names
+
+
+def describing_names(ds: xr.Dataset) -> set[Hashable]:
+    """Names of the variables that others link by the CF attribute ``ancillary_variables``."""
+    return {name for da in data_variables(ds).values() for name in ancillary_names(da, ds.variables)}
 
 
 def with_crs_of_each(ds: xr.Dataset) -> xr.Dataset:

@@ -17,7 +17,15 @@ from geonp.raster.casting import Fit, fitting
 from geonp.raster.dimensions import data_variables, is_coordinate
 from geonp.raster.grid import Grid
 from geonp.raster.kinds import flag_values_of, is_classes
-from geonp.raster.metadata import UNNAMED, Kind, ancillary_names, class_attrs, flag_meanings_of, kept_encoding
+from geonp.raster.metadata import (
+    UNNAMED,
+    Kind,
+    class_attrs,
+    describing_names,
+    flag_meanings_of,
+    kept_encoding,
+    listed_names,
+)
 from geonp.raster.nodata import (
     UNLIMITED,
     Reader,
@@ -153,7 +161,7 @@ class Variable:
 
 def number_variables(ds: xr.Dataset, grid: Grid) -> list[Hashable]:
     """Names of all variables of numbers on both spatial dimensions that describe no other variable or cells."""
-    describing = {name for da in data_variables(ds).values() for name in ancillary_names(da)} | _of_cells(ds)
+    describing = describing_names(ds) | _of_cells(ds)
     return [
         name
         for name, da in data_variables(ds).items()
@@ -164,7 +172,8 @@ def number_variables(ds: xr.Dataset, grid: Grid) -> list[Hashable]:
 def _of_cells(ds: xr.Dataset) -> set[Hashable]:
     """What the CF attributes ``bounds`` and ``cell_measures`` name: corners and areas of cells."""
     about = [{**variable.encoding, **variable.attrs} for variable in ds.variables.values()]
-    return {word for each in about for key in ("bounds", "cell_measures") for word in str(each.get(key, "")).split()}
+    names = (each.get(key, "") for each in about for key in ("bounds", "cell_measures"))
+    return {name for text in names for name in listed_names(text, ds.variables)}
 
 
 def fill_variables(ds: xr.Dataset, grid: Grid, nodata: float | None = None) -> list[Hashable]:
@@ -221,7 +230,7 @@ def require_numbers(da: xr.DataArray) -> None:
 
 def passed_classes(ds: xr.Dataset, grid: Grid) -> list[Hashable]:
     """Names of variables of classes on both spatial dimensions that describe no other variable."""
-    ancillary = {name for da in data_variables(ds).values() for name in ancillary_names(da)}
+    ancillary = describing_names(ds)
     return [
         name
         for name, da in data_variables(ds).items()

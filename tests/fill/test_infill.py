@@ -25,6 +25,7 @@ from xarray.indexes import RangeIndex
 import geonp
 from geonp.errors import CheckpointError, InputError, ModelError, PredictionError
 from geonp.fill.infill import infill
+from geonp.fill.outputs import filled_names, values_only
 from geonp.fill.plan import FillPlan, plan
 from geonp.inference import checkpoint, parallel, predictor, student
 from geonp.inference.context import Neighbourhood
@@ -793,6 +794,20 @@ def test_outputs_do_not_collide_with_variables_of_the_user(model: str) -> None:
         infill(ds, model=model)
     ds["z"].attrs["ancillary_variables"] = "z_fill_flag"
     assert set(np.unique(infill(ds, model=model)["z_fill_flag"])) <= {0, 1}
+
+
+def test_names_with_blanks_are_found_among_ancillary_variables(model: str) -> None:
+    """The attribute lists names between blanks: results of "air temp" were none of it, and filled, or in the way."""
+    z = xr.DataArray(np.full((9, 9), np.nan, np.float32), dims=("y", "x"), name="air temp")
+    z[::2] = 1.0
+    once = infill(z, model=model)
+    assert once["air temp"].attrs["ancillary_variables"] == "air temp_standard_error air temp_fill_flag"
+    assert values_only(once)["air temp"].attrs == {}
+    with pytest.warns(UserWarning, match="air temp was filled by geonp before"):
+        assert list(infill(once, model=model)) == list(once)
+    linked = z.to_dataset().assign({"air error": z, "air": z, "error": z})
+    linked["air temp"].attrs["ancillary_variables"] = "air error"
+    assert filled_names(infill(linked, model=model)) == ["air temp", "air", "error"]
 
 
 def test_the_predicted_peak_counts_the_slices_of_a_chunk(model: str) -> None:

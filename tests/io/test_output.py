@@ -172,6 +172,15 @@ def test_names_that_would_be_groups_are_changed(tmp_path: Path, name: str) -> No
         assert list(ds) == ["t/C", "t/C_error"]
 
 
+def test_changed_names_may_hold_blanks(tmp_path: Path) -> None:
+    values = (("y", "x"), np.arange(12.0).reshape(3, 4))
+    ds = xr.Dataset({"air t/C": values, "air t/C error": values})
+    ds["air t/C"].attrs["ancillary_variables"] = "quality air t/C error"
+    with pytest.warns(UserWarning, match="Renamed"):
+        write_raster(ds, tmp_path / "out.nc")
+    assert open_raster(tmp_path / "out.nc")["air t_C"].attrs["ancillary_variables"] == "quality air t_C error"
+
+
 def test_the_crs_of_a_geotiff_may_be_in_a_variable_beside_the_others(tmp_path: Path) -> None:
     """As xarray opens NetCDF: the GeoTIFF had none."""
     crs = ((), 0, CRS.from_epsg(32633).to_cf())

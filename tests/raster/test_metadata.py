@@ -12,7 +12,7 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.raster.grid import Grid
 from geonp.raster.kinds import kind_of
-from geonp.raster.metadata import Kind, dataset_attrs
+from geonp.raster.metadata import Kind, dataset_attrs, listed_names
 from geonp.raster.nodata import declared_nodata, empty_value, observed, valid_limits
 from geonp.raster.variable import fill_variables
 
@@ -278,6 +278,13 @@ def test_variables_to_fill() -> None:
     assert fillable(ds) == ["sst"]
     ds["height"].attrs["_FillValue"] = -1
     assert fillable(ds) == ["sst", "height"]
+
+
+def test_names_in_attributes_may_hold_blanks() -> None:
+    assert listed_names("a b c", ["a", "b c", "a b c d"]) == ["a", "b c"]
+    assert listed_names("a b  c", ["a b", "a b c"]) == ["a b c"]
+    assert listed_names("b c a", [1, "a b"]) == ["b", "c", "a"]
+    assert listed_names("") == []
 
 
 def test_history_grows_by_lines() -> None:
