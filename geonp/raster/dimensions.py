@@ -28,11 +28,16 @@ _OTHER_NAMES = (
     ("rows", "columns"),
     ("row", "column"),
     ("lines", "samples"),
+    ("lines", "columns"),
+    ("lines", "pixels"),
     ("line", "pixel"),
+    ("scanline", "ground_pixel"),
+    ("lat", "long"),
+    ("height", "width"),
 )
 LATITUDES = {"lat", "latitude", "nav_lat", "xlat", "lats"}
 """Names of latitudes, in lower case."""
-LONGITUDES = {"lon", "longitude", "nav_lon", "xlong", "lons"}
+LONGITUDES = {"lon", "long", "longitude", "nav_lon", "xlong", "lons"}
 """Names of longitudes, in lower case."""
 _CF_NAMES = {
     "y": {"latitude", "projection_y_coordinate", "grid_latitude"},

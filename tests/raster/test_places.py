@@ -33,6 +33,12 @@ from geonp.raster.places import misplaced, warn_of_places
         ("nj", "ni"),
         ("Northing", "Easting"),
         ("south_north_stag", "west_east"),
+        ("HEIGHT", "WIDTH"),
+        ("ROW", "COL"),
+        ("Row", "Column"),
+        ("Lat", "Long"),
+        ("Lines", "Pixels"),
+        ("scanline", "ground_pixel"),
     ],
 )
 def test_dimensions_whose_names_are_alike(dims: tuple[str, str]) -> None:
