@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,23 @@ _UNITS = ("", "1", "yyyymm", "yyyymmdd", "yyyymmddhh", "yyyyddd", "yyyydoy")
 """Units of numbers that are dates, in lower case."""
 _AS_DAYS = "day as %Y%m%d"
 """How units of absolute times of CDO begin: the fraction of a number is that of the day."""
+
+
+_MONTHS = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
+_PERIODS = [
+    re.compile(text, re.IGNORECASE)
+    for text in (
+        r"(?P<year>\d{4})[-_ ]?Q(?P<quarter>[1-4])",
+        r"Q(?P<quarter>[1-4])[-_/ ]?(?P<year>\d{4})",
+        r"(?P<year>\d{4})[-_ ]?W(?P<week>\d\d)(-?(?P<day>[1-7]))?",
+        r"(?P<month>[a-z]{3,9})\.?[-_/ ]?(?P<year>\d{4})",
+        r"(?P<year>\d{4})[-_/ ]?(?P<month>[a-z]{3,9})\.?",
+    )
+]
+"""Quarters, weeks of ISO 8601, and months by their English names."""
 
 
 def is_named_time(name: object) -> bool:
@@ -59,6 +78,30 @@ def dates_of_numbers(numbers: pd.Series[Any]) -> Any:
     whole = whole.where(~ends, whole.str[:8] + "00" + whole.str[10:])
     dates = pd.to_datetime(whole, format=_NUMBERS[digits.pop()], errors="coerce") + pd.to_timedelta(1 * ends, unit="D")
     return dates if dates.dt.year.between(1800, 2200).all() else None
+
+
+def dates_of_periods(texts: Sequence[str]) -> Array | None:
+    """Beginnings of periods such as 2020Q1, 2020-W05 or Jan 2020, all written alike; None if one is no period."""
+    for pattern in _PERIODS:
+        found = [pattern.fullmatch(text.strip()) for text in texts]
+        if texts and (dates := [None if one is None else _beginning(one.groupdict()) for one in found]) and all(dates):
+            return np.array(dates, "datetime64[ns]")
+    return None
+
+
+def _beginning(period: Mapping[str, str | None]) -> date | None:
+    """The first day of a period; None of a week or month that does not exist, and of years that are no likely date."""
+    year = int(period["year"] or 0)
+    if not 1800 <= year <= 2200:
+        return None
+    if week := period.get("week"):
+        weeks = date(year, 12, 28).isocalendar().week
+        return date.fromisocalendar(year, int(week), int(period.get("day") or 1)) if 1 <= int(week) <= weeks else None
+    if quarter := period.get("quarter"):
+        return date(year, 3 * int(quarter) - 2, 1)
+    said = str(period["month"]).lower()
+    month = next((number for number, name in enumerate(_MONTHS, 1) if name.startswith(said)), None)
+    return None if month is None else date(year, month, 1)
 
 
 def order_of_dates(numbers: Array) -> str | None:

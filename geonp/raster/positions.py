@@ -13,7 +13,7 @@ import xarray as xr
 
 from geonp.errors import warn
 from geonp.raster.arrays import Array
-from geonp.raster.dates import dates_of_coordinate, dates_of_numbers, is_named_time
+from geonp.raster.dates import dates_of_coordinate, dates_of_numbers, dates_of_periods, is_named_time
 from geonp.raster.dimensions import has_coordinate
 from geonp.raster.units import measure_of
 
@@ -21,7 +21,10 @@ _TEXT = re.compile(r"\d{4}-\d\d")
 """How a text begins that says a time."""
 _DAY = re.compile(r"(?<!\d)(\d{4})[-_./]?(\d\d)[-_./]?(\d\d)(?:T?(\d\d)(\d\d)(\d\d)?)?(?!\d)")
 """A day, and perhaps a time, in a text."""
-_DATE = re.compile(r"\s*(\d{1,2}[-/. ](\d{1,2}|[^\W\d]{3,9})[-/. ]\d{2,4}|\d{4}[-/.]\d{1,2}[-/.]\d{1,2})")
+_DATE = re.compile(
+    r"\s*(\d{1,2}[-/. ](\d{1,2}|[^\W\d]{3,9})[-/. ]\d{2,4}|\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/]\d{4}$|"
+    r"\d{4}[-/_]\d{1,2}$|\d{4}[-_ ]?[QW]\d)"
+)
 """How a text begins that is a date in another order."""
 DAY = 86_400e6
 """A day in microseconds."""
@@ -56,8 +59,9 @@ def positions(array: xr.DataArray, dim: Hashable) -> tuple[float, ...]:
 
     They are times in microseconds if the coordinate of the dimension, or the only other coordinate along it, has times:
     datetime64, also of a time zone, timedelta64, cftime of any calendar, periods of pandas, texts such as
-    ``2000-01-31``, numbers such as 20000131 or years of a dimension called so, or numbers with units of time, such as
-    ``days since 2000-01-01``, ``months since 2000-01-01`` (30.4 days each) or ``hours``.
+    ``2000-01-31``, ``2000Q1``, ``2000-W05`` or ``Jan 2000``, numbers such as 20000131 or years of a dimension called
+    so, or numbers with units of time, such as ``days since 2000-01-01``, ``months since 2000-01-01``
+    (30.4 days each) or ``hours``.
     Otherwise, and if a time is unknown, of which it warns, they are 0, 1, 2, ...
     """
     times = times_along(array, dim)
@@ -155,7 +159,8 @@ def _read(texts: Array) -> Array | None:
     """Times that texts say, also as WRF writes them, ``2000-01-31_12:00:00``; None if one says no time."""
     said = [text.decode(errors="replace") if isinstance(text, bytes) else str(text) for text in texts]
     if not all(_TEXT.match(text) for text in said):
-        return _within(said)
+        periods_ = dates_of_periods(said)
+        return _within(said) if periods_ is None else periods_
     times = pd.to_datetime([text.replace("_", "T") for text in said], format="ISO8601", utc=True, errors="coerce")
     return None if times.isna().any() else times.tz_localize(None).to_numpy()
 

@@ -199,6 +199,17 @@ def test_periods_are_those_that_the_stack_spans_and_resolves() -> None:
         ["x20010101T1200", "x20010201T1200"],
     ):
         assert positions(dated(names), "time") == (0, 31 * day)
+    for texts, days in (
+        (["2001Q1", "2001Q3"], 181),
+        (["2001-q1", "2001-q3"], 181),
+        (["Q1 2001", "Q3 2001"], 181),
+        (["2001-W01", "2001-W05"], 28),
+        (["2001W017", "2001W051"], 22),
+        (["Jan 2001", "March 2001"], 59),
+        (["2001-Jan", "2001-Sept"], 243),
+        ([b"JAN2001", b"MAR2001"], 59),
+    ):
+        assert positions(dated(texts), "time") == (0, days * day)
     assert positions(dated(["20010101_B1", "20010101_B2"]), "time") == (0, 1)
     assert positions(dated(["12345678", "23456789"]), "time") == (0, 1)
     for numbers, unit in (
@@ -234,6 +245,10 @@ def test_periods_are_those_that_the_stack_spans_and_resolves() -> None:
         ([31012020, 1022020, 2022020], "3.1012e\\+07"),
         ([0, 6, 12], ""),
         (["2020-1-5", "2020-2-5", "2020-4-5"], "dates such as 2020-1-5"),
+        (["2020/01", "2020/02", "2020/04"], "dates such as 2020/01"),
+        (["01/2020", "02/2020", "04/2020"], "dates such as 01/2020"),
+        (["2019-W52", "2019-W53", "2020-W02"], "dates such as 2019-W52"),
+        (["Red 2020", "Green 2020", "Blue 2020"], ""),
         (["spring", "summer", "autumn"], ""),
     ],
 )
