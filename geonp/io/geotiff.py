@@ -287,11 +287,15 @@ def _encoded(da: xr.DataArray) -> xr.DataArray:
 
 
 def _with_nodata(da: xr.DataArray) -> xr.DataArray:
-    """Integers with a nodata value in cells beyond their valid range, of which GDAL does not know."""
-    if da.dtype.kind not in "iu" or valid_limits(da) == UNLIMITED:
+    """Numbers with a nodata value in cells beyond their valid range, of which GDAL does not know."""
+    if da.dtype.kind not in "iuf" or valid_limits(da) == UNLIMITED:
         return da
     nodata = declared_nodata(da)
-    value = da.dtype.type(empty_value(da, nodata))
+    if da.dtype.kind == "f":  # NaN is encoded as the nodata value, unless the values are as they are stored
+        value = da.dtype.type(da.attrs.get("_FillValue", np.nan))
+        nodata = (value,)
+    else:
+        value = da.dtype.type(empty_value(da, nodata))
     found = da.where(observed(da).notnull(), value)
     found.encoding = da.encoding
     return found if value in nodata else found.assign_attrs(_FillValue=value)

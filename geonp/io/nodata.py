@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xarray as xr
@@ -24,10 +25,24 @@ from geonp.raster.nodata import (
     observed,
     other_nodata_keys,
     packing,
+    reader,
     stated,
     valid_limits,
     without,
 )
+
+
+@dataclass(frozen=True)
+class LimitSettings:
+    """When a valid range is doubted rather than the values beyond it."""
+
+    share: float = 0.5
+    """A smaller share of values may be missing."""
+    distinct: int = 20
+    """Fewer different values may be nodata values."""
+
+
+LIMITS = LimitSettings()
 
 
 def retyped(stored: xr.Dataset) -> xr.Dataset:
@@ -142,6 +157,23 @@ def warn_of_zero_fill(ds: xr.Dataset) -> None:
             f"{', '.join(names)}: cells with 0 count as missing, because 0 is the fill value, the default of Zarr 2. "
             "If zeros are values, give nodata=nan (--nodata nan)."
         )
+
+
+def warn_of_limits(ds: xr.Dataset) -> None:
+    """Warn of variables in memory most of whose values are beyond the valid range that is written with them."""
+    for name, da in data_variables(ds).items():
+        if da.dtype.kind not in "iuf" or not da._in_memory or (limits := valid_limits(ds[name])) == UNLIMITED:
+            continue
+        read, values = reader(ds[name]), da.values
+        known = values[np.isfinite(replace(read, limits=UNLIMITED)(values))]
+        beyond = known[np.isnan(read(known))]
+        if beyond.size > LIMITS.share * known.size and np.unique(beyond).size >= LIMITS.distinct:
+            keys = ", ".join(limit_keys(da.attrs).values())
+            warn(
+                f"{name}: {beyond.size / known.size:.0%} of the values are outside the valid range {limits[0]:g} to "
+                f"{limits[1]:g} that its attributes declare, as after a conversion of units. Readers of the output "
+                f"take them for missing. Correct or remove {keys} of ds[{name!r}].attrs."
+            )
 
 
 def declare_nodata(stored: xr.Dataset, nodata: float) -> xr.Dataset:

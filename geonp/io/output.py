@@ -28,6 +28,7 @@ from geonp.io.journal import Journal
 from geonp.io.layouts import OTHER_GROUPS, layout_of, netcdf_model, stored_like, zarr_format_of
 from geonp.io.location import check_writable, require_apart, require_no_other, resolved, sync
 from geonp.io.netcdf import write_netcdf
+from geonp.io.nodata import warn_of_limits
 from geonp.io.owner import here, named, note, owning, runs
 from geonp.io.sources import NETCDF
 from geonp.io.stores import Store, stored_once, to_zarr
@@ -165,6 +166,7 @@ def written(
     _require_apart(ds, path)
     grid = Grid.from_xarray(ds)
     ds = for_files(ds, grid)
+    warn_of_limits(ds)
     if path.suffix.lower() not in _GEOTIFF:
         warn_of_tags(ds)
         require_storable(ds)

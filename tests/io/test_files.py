@@ -1012,6 +1012,33 @@ def test_integers_beyond_their_valid_range_are_missing_in_a_geotiff_too(
     np.testing.assert_array_equal(found, [[np.nan, np.nan, 0], [1, 2, 3]])
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("nodata", ["none", "attribute", "encoding"])
+def test_floats_beyond_their_valid_range_are_missing_in_a_geotiff_too(tmp_path: Path, nodata: str, dtype: str) -> None:
+    values = np.array([[-900, np.nan, 0], [1, 2, 3]], dtype)
+    ds = xr.Dataset({"a": (("y", "x"), values, {"valid_range": [0.0, 2.0]})}, {"y": [1, 0], "x": [0, 1, 2]})
+    if nodata == "attribute":
+        ds["a"].attrs["_FillValue"] = values.dtype.type(-5)
+    elif nodata == "encoding":
+        ds["a"].encoding["_FillValue"] = values.dtype.type(-5)
+    write_raster(ds.chunk() if dtype == "float32" else ds, tmp_path / "a.tif")
+    found = open_raster(tmp_path / "a.tif")["a"]
+    np.testing.assert_array_equal(found, [[np.nan, np.nan, 0], [1, 2, np.nan]])
+    with rasterio.open(tmp_path / "a.tif") as file:
+        np.testing.assert_array_equal(file.nodata, np.nan if nodata == "none" else -5)
+    np.testing.assert_array_equal(ds["a"], values)
+
+
+@pytest.mark.parametrize("name", ["a.nc", "a.tif", "a.zarr"])
+def test_a_valid_range_that_does_not_fit_the_values_is_named(tmp_path: Path, name: str) -> None:
+    """After a conversion of units, readers take all values for missing."""
+    places, attrs = {"y": np.arange(6.0)[::-1], "x": np.arange(10.0)}, {"valid_min": 200.0, "ValidMax": 350.0}
+    kelvin = xr.DataArray(np.linspace(270, 300, 60).reshape(6, 10), places, ("y", "x"), "t", attrs)
+    write_raster(kelvin, tmp_path / name)
+    with pytest.warns(UserWarning, match=r"t: 100% of the values .* range 200 to 350 .* remove valid_min, ValidMax"):
+        write_raster((kelvin - 273.15).assign_attrs(attrs), tmp_path / name, overwrite=True)
+
+
 @pytest.mark.parametrize("name", ["a.nc", "a.tif", "a.zarr"])
 @pytest.mark.parametrize("dtype", [">i2", ">f4", ">f8"])
 def test_the_order_of_bytes_of_other_machines_is_written_as_that_of_this_one(
