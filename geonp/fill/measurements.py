@@ -21,11 +21,12 @@ from geonp.inference.places import fill_places
 from geonp.io.columns import bracketed, words
 from geonp.io.doubtful_rows import warn_of_doubtful_rows
 from geonp.io.measurements import Table, read_table, transformed
-from geonp.raster.arrays import Float64Array, IntArray
+from geonp.raster.arrays import Array, Float64Array, IntArray
 from geonp.raster.grid import Grid
 from geonp.raster.metadata import Kind
 from geonp.raster.nodata import packing
-from geonp.raster.times import parsed_times, times_of
+from geonp.raster.positions import times_along
+from geonp.raster.times import in_calendar, parsed_times, times_of
 from geonp.raster.units import measure_of, require_error_units
 from geonp.raster.variable import Variable
 from geonp.raster.windows import CHUNKS, Window
@@ -219,8 +220,7 @@ def _slices(source: xr.DataArray, dim: Hashable, table: Table) -> IntArray:
     times = times_of(table.covariates[str(dim)])
     if n == 1:
         return np.where(times.of_rows < 0, -1, 0)
-    known, at = source.coords[dim].values, times.values
-    at = pd.to_datetime(at).to_numpy() if known.dtype.kind == "M" else at
+    known, at = _along(source, dim, times.values)
     kinds = {known.dtype.kind, at.dtype.kind}
     if not (kinds <= {*"iuf"} or kinds in ({"M"}, {"m"})):
         raise InputError(
@@ -230,10 +230,27 @@ def _slices(source: xr.DataArray, dim: Hashable, table: Table) -> IntArray:
     if not kinds <= {*"iuf"}:  # in one unit
         known, at = (part.astype(f"{known.dtype.kind}8[ns]").astype(np.int64) for part in (known, at))
     known, at = known.astype(np.float64), at.astype(np.float64)
-    apart = np.abs(at[:, None] - known)
+    apart = np.nan_to_num(np.abs(at[:, None] - known), nan=np.inf)  # of days that the calendar of the raster lacks
     nearest, step = apart.argmin(1), float(np.median(np.abs(np.diff(known))))
     found = np.where(apart.min(1) <= step / 2 * (1 + 1e-9), nearest, -1)
     return np.asarray(np.where(times.of_rows < 0, -1, found[times.of_rows]), np.intp)
+
+
+def _along(source: xr.DataArray, dim: Hashable, at: Array) -> tuple[Array, Array]:
+    """The coordinate of the slices, and that of measurements; if these are times, both are datetime64 or numbers.
+
+    Times of a raster may also be numbers with units, texts, or of another calendar.
+    """
+    known = source.coords[dim].values
+    if known.dtype.kind == "M":
+        return known, pd.to_datetime(at).to_numpy()
+    if at.dtype.kind != "M" or (times := times_along(source, dim)) is None or times.dtype.kind not in "MO":
+        return known, at
+    if times.dtype.kind == "M":
+        return times, at
+    dates = in_calendar(pd.Series(at), times[0])
+    elapsed = [np.nan if date is None else (date - times[0]).total_seconds() for date in dates]
+    return np.array([(time - times[0]).total_seconds() for time in times]), np.array(elapsed)
 
 
 def _warn_of_times(source: xr.DataArray, table: Table) -> None:

@@ -147,13 +147,46 @@ class Times:
         if all(isinstance(time, str) and time.isdecimal() for time in wanted):
             asked = asked.astype(np.int64)
         if self.values.dtype.kind in "iuf":
-            return pd.to_numeric(asked, errors="coerce")
+            return self._numbers(asked, name)
         parsed = parsed_times(asked, name)
+        if parsed.dtype.kind in "iuf" and parsed.notna().any():
+            raise InputError(
+                f"{name} has the number {parsed.dropna().iloc[0]:g}, expected times such as those of the measurements, "
+                f"{_said(self.values[0])} to {_said(self.values[-1])}; decode numbers with units: xr.decode_cf(ds)"
+            )
         if self.values.dtype.kind == "O" and parsed.dtype.kind == "M":
-            return parsed.map(lambda time: type(self.values[0])(*time.timetuple()[:6]), na_action="ignore")
+            return in_calendar(parsed, self.values[0])
         if self.values.dtype.kind == "M" and parsed.dtype.kind == "O":  # cftime
             parsed = pd.to_datetime(parsed.map(str, na_action="ignore"), errors="coerce")
         return parsed if self.every is None else parsed.dt.floor(self.every)
+
+    def _numbers(self, asked: pd.Series[Any], name: str) -> Any:
+        """Numbers as these times are; of times, by their units, such as ``days since 2000-01-01``."""
+        units, calendar = str(self.attrs.get("units", "")), str(self.attrs.get("calendar", "standard"))
+        dated = asked.dtype.kind == "M"
+        numbers = pd.Series(np.full(len(asked), np.nan)) if dated else pd.to_numeric(asked, errors="coerce")
+        if " since " not in units or not (numbers.isna() & asked.notna()).any():
+            return numbers
+        coding = {"units": units, "calendar": calendar, "dtype": np.dtype(np.float64)}
+        dates = parsed_times(asked, name).to_numpy()
+        try:
+            return pd.Series(xr.conventions.encode_cf_variable(xr.Variable("time", dates, encoding=coding)).values)
+        except ValueError as error:
+            raise InputError(
+                f"{name} has a day that the calendar {calendar} of the measurements lacks: {error}"
+            ) from None
+
+
+def in_calendar(times: pd.Series[Any], like: Any) -> pd.Series[Any]:
+    """Times in the calendar of `like`, a time of cftime; None of days that it lacks."""
+
+    def one(time: Any) -> Any:
+        try:
+            return type(like)(*time.timetuple()[:6])
+        except ValueError:
+            return None
+
+    return times.map(one, na_action="ignore")
 
 
 def times_of(column: pd.Series[Any], every: str | None = None) -> Times:

@@ -20,6 +20,7 @@ import xarray as xr
 from geonp.errors import InputError
 from geonp.inference.kernel import FillJob
 from geonp.raster.arrays import IntArray
+from geonp.raster.positions import times_along
 from geonp.raster.times import Times
 from geonp.scattered.repeats import numbers_of_places
 from geonp.scattered.squares import Observations
@@ -76,7 +77,7 @@ class Asked:
         if target.table is None or name not in target.table.others:
             if at_times is None:
                 return cls(name, times, np.arange(len(times.values)), None)
-            asked = [at_times] if isinstance(at_times, str) else at_times
+            asked = _listed(at_times)
             times = times.including(asked, "at_times")
             return cls(name, times, times.within(asked, "at_times"), None)
         if at_times is not None:
@@ -105,6 +106,15 @@ class Asked:
             every = np.arange(len(target.places))
             return dict.fromkeys(self.wanted.tolist(), every)
         return {time: np.flatnonzero(self.place_times == time) for time in self.wanted.tolist()}
+
+
+def _listed(at_times: Any) -> Sequence[Any]:
+    """Times one by one; those of an array of xarray as their units say."""
+    if isinstance(at_times, xr.DataArray):
+        labels, coded = ("time", at_times.values.ravel(), at_times.attrs), " since " in str(at_times.attrs.get("units"))
+        times = times_along(xr.DataArray(labels[1], {"time": labels}, "time"), "time") if coded else None
+        return list(labels[1] if times is None else times)
+    return [at_times] if isinstance(at_times, str) else at_times
 
 
 @dataclass(frozen=True, eq=False)

@@ -206,6 +206,24 @@ def test_each_slice_has_its_own_measurements(raster: xr.DataArray, buoys: pd.Dat
     np.testing.assert_allclose(found[0], geonp.infill(cut)["sst"], atol=2e-5)
 
 
+def test_dates_of_measurements_find_slices_whose_times_are_written_otherwise(
+    raster: xr.DataArray, buoys: pd.DataFrame
+) -> None:
+    """As numbers with units, which a raster that is not decoded has, texts, or in another calendar."""
+    days = pd.date_range("2020-02-27", "2020-03-01")
+    numbers = np.arange(len(buoys)) % 4
+    table = read_table(buoys.assign(time=days[numbers]), "sst", None, None, ["time"])
+    coded = xr.DataArray([0, 1, 2, 3], dims="time", attrs={"units": "days since 2020-02-27"})
+    for labels in (coded, days.strftime("%Y-%m-%d"), pd.PeriodIndex(days, freq="D")):
+        stack = xr.concat([raster] * 4, "time", join="exact").assign_coords(time=labels)
+        assert _slices(stack, "time", table).tolist() == numbers.tolist()
+    lacking = xr.date_range("2020-02-27", periods=4, calendar="noleap", use_cftime=True)
+    found = _slices(stack.assign_coords(time=lacking), "time", table)
+    assert found.tolist() == np.array([0, 1, -1, 2])[numbers].tolist()
+    with pytest.raises(InputError, match=r"differ in kind: got datetime64.* and int64"):
+        _slices(stack.assign_coords(time=range(4)), "time", table)
+
+
 @pytest.mark.parametrize("unit", ["s", "us", "ns"])
 def test_slices_at_lengths_of_time_are_found_in_any_unit_of_numpy(
     raster: xr.DataArray, buoys: pd.DataFrame, unit: str

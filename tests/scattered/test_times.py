@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime
 import re
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import cftime
@@ -16,6 +17,7 @@ from geonp.errors import InputError
 from geonp.io.doubtful_times import warn_of_doubtful_times
 from geonp.io.measurements import read_table
 from geonp.raster.times import times_of
+from geonp.scattered.across_times import _listed
 
 DAYS = pd.date_range("2020-07-01", periods=5)
 ON_THE_THIRD = ["2020-01-03T06:00", "2020-01-03T12:00", "2020-01-03T18:00"]
@@ -92,6 +94,37 @@ def test_times_that_no_row_has_lie_between_those_of_the_table() -> None:
             numbers.including(wrong, "at_times")
     with pytest.raises(InputError, match="at_times has NaT, expected times between"):
         days.including([pd.NaT], "at_times")
+
+
+@pytest.mark.parametrize(("calendar", "last"), [("standard", 3), ("noleap", 2)])
+def test_times_are_given_in_the_units_and_the_calendar_of_the_measurements(calendar: str, last: int) -> None:
+    """A crash of NumPy, or an error that named nanoseconds."""
+    coded = xr.DataArray([0, 1, last], dims="time", attrs={"units": "days since 2020-02-27", "calendar": calendar})
+    days = xr.decode_cf(xr.Dataset({"time": coded}))["time"]
+    dated, numbers = times_of(pd.Series(days)), replace(times_of(pd.Series(coded)), attrs=coded.attrs)
+    for times in (dated, numbers):
+        assert times.index(_listed(coded[2]), "at_times").tolist() == [2]
+        for asked in (coded, days, days.values):
+            assert times.index(_listed(asked), "at_times").tolist() == [0, 1, 2]
+        for time in (np.datetime64("2020-03-01"), "2020-03-01", pd.Timestamp("2020-03-01")):
+            found = times.including([time], "at_times")
+            assert (len(found.values), found.index([time], "at_times").tolist()) == (3, [2])
+    assert numbers.including(["2020-02-28T12:00"], "at_times").values.tolist() == [0, 1, 1.5, last]
+    with pytest.raises(InputError, match=r"at_times has the number 3, expected times such as .*: xr.decode_cf"):
+        dated.index([3], "at_times")
+    with pytest.raises(InputError, match="'at_times' holds '2020-02-30', expected times"):
+        dated.including(["2020-02-30"], "at_times")
+    with pytest.raises(InputError, match=r"at_times has 2020-03-01.*, expected times between .* 0 and"):
+        times_of(pd.Series(coded)).including(["2020-03-01"], "at_times")
+
+
+def test_a_day_that_the_calendar_of_the_measurements_lacks_is_refused() -> None:
+    times = times_of(pd.Series(xr.date_range("2020-02-27", periods=4, calendar="noleap", use_cftime=True)))
+    with pytest.raises(InputError, match="at_times has 2020-02-29, expected times between"):
+        times.including(["2020-02-29"], "at_times")
+    numbers = replace(times_of(pd.Series([0, 1])), attrs={"units": "days since 2020-02-28", "calendar": "noleap"})
+    with pytest.raises(InputError, match="at_times has a day that the calendar noleap of the measurements lacks"):
+        numbers.including(["2020-02-29"], "at_times")
 
 
 def test_ranges_of_times_and_their_steps() -> None:
