@@ -7,6 +7,7 @@ upper case and curvilinear grids, and rioxarray misses lat/lon and the grid mapp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -255,30 +256,43 @@ def _steps(
     if wraps:
         values = np.unwrap(values, period=360.0)
     step = float(values[-1] - values[0]) / (values.size - 1)
-    _require_sorted(stored, values, dim)
+    _require_sorted(stored, values, dim, 360.0 / factor if wraps else math.inf)
     offset = np.abs(values - (values[0] + step * np.arange(values.size)))
     rounding = np.spacing(np.abs(stored).max()) * abs(factor) if stored.dtype.kind == "f" else 0.0
     marks = values[np.linspace(0, values.size - 1, 5).astype(int)[[0, -1, 1, 2, 3]]]
     return tuple(marks.tolist()), step, bool(offset.max() <= max(TOLERANCES.step * abs(step), float(rounding)))
 
 
-def _require_sorted(stored: Array, values: Float64Array, dim: Hashable) -> None:
+def _require_sorted(stored: Array, values: Float64Array, dim: Hashable, turn: float) -> None:
     """Check that `values`, the unwrapped coordinates, ascend or descend: the cells are filled as neighbours.
 
-    Values may repeat if the dtype of the `stored` ones cannot tell neighbouring cells apart.
+    Values may repeat if the dtype of the `stored` ones cannot tell neighbouring cells apart. `turn` is the period of
+    longitudes, in the units of these.
     """
     steps = np.diff(values) * (1.0 if values[-1] >= values[0] else -1.0)
     rounded = stored.dtype.kind == "f" and np.spacing(np.abs(stored).max()) * steps.size >= np.ptp(stored) > 0
     wrong = (steps < 0) | ((steps == 0) & (not rounded))
-    if wrong.any():
-        cell = int(wrong.argmax())
-        raise InputError(
-            f"The coordinate {dim!r} is not in order: got {stored[cell]:g} and {stored[cell + 1]:g} in cells {cell} "
-            f"and {cell + 1} of a coordinate from {stored[0]:g} to {stored[-1]:g}, expected values that ascend or "
-            f"descend and do not repeat. Sort them with sortby({dim!r}), drop repeated ones with "
-            f"drop_duplicates({dim!r}), "
-            f"or drop the coordinate with drop_vars({dim!r}) if the cells are stored in the order of their places."
-        )
+    if not wrong.any():
+        return
+    cell, sort = int(wrong.argmax()), f"sortby({dim!r})"
+    jumps = np.abs(np.diff(stored.astype(np.float64)))
+    if jumps.max() > turn / 2:  # sorting the stored ones would leave two parts, on both sides of the widest gap
+        cell, first = int(jumps.argmax()), _after_widest_gap(stored, turn)
+        sort = f"assign_coords({{{dim!r}: (obj[{dim!r}] - {first}) % {turn:g} + {first}}}).{sort}"
+    raise InputError(
+        f"The coordinate {dim!r} is not in order: got {stored[cell]:g} and {stored[cell + 1]:g} in cells {cell} "
+        f"and {cell + 1} of a coordinate from {stored[0]:g} to {stored[-1]:g}, expected values that ascend or "
+        f"descend and do not repeat. Sort them with {sort}, drop repeated ones with drop_duplicates({dim!r}), "
+        f"or drop the coordinate with drop_vars({dim!r}) if the cells are stored in the order of their places."
+    )
+
+
+def _after_widest_gap(longitudes: Array, turn: float) -> float:
+    """The longitude after the widest gap between them on the circle, as stored."""
+    on_circle = np.mod(longitudes.astype(np.float64), turn)
+    order = np.argsort(on_circle)
+    gaps = np.diff(on_circle[order], prepend=on_circle[order[-1]] - turn)
+    return float(str(longitudes[order[gaps.argmax()]]))  # of float32, the shortest decimals
 
 
 def _is_curvilinear(obj: xr.DataArray | xr.Dataset, y_dim: Hashable, x_dim: Hashable) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,25 @@ def test_longitudes_that_wrap_go_on(lon: list[float]) -> None:
         Grid.from_xarray(raster(x=lon))
     world = Grid.from_xarray(raster("lat", "lon", (3, 360), lon=np.roll(np.arange(360.0), 90)))
     assert world.periodic_x
+
+
+@pytest.mark.parametrize(
+    ("lon", "in_order"),
+    [
+        ([0.5, 325.5, 330.5, 355.5], [325.5, 330.5, 355.5, 360.5]),
+        ([-179.0, -178, 177, 178], [177.0, 178, 181, 182]),
+        ([170.0, -170, 175, -175], [170.0, 175, 185, 190]),
+    ],
+)
+def test_longitudes_in_two_parts_are_refused_with_the_way_to_join_them(lon: list[float], in_order: list[float]) -> None:
+    obj = raster("lat", "lon", lon=lon)
+    with pytest.raises(InputError, match="'lon' is not in order") as refused:
+        Grid.from_xarray(obj)
+    advice = re.search(r"Sort them with (assign_coords.*?sortby\('lon'\)),", str(refused.value))
+    assert advice is not None
+    joined = eval(f"obj.{advice[1]}", {"obj": obj})
+    assert joined["lon"].values.tolist() == in_order
+    assert Grid.from_xarray(joined).origin[1] == in_order[0]
 
 
 def test_presence_and_evenness_of_coordinates_are_recorded() -> None:
