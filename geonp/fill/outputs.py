@@ -294,9 +294,9 @@ def _value_attrs(
     if source.dtype.kind in "iu" and not kept and limits != UNLIMITED:
         info = np.iinfo(source.dtype)
         attrs["valid_range"] = np.clip(limits, info.min, info.max).astype(source.dtype)
-    held = [source.dtype.type(marker) for marker in nodata if holds(source.dtype, marker)]
+    held = [marker for marker in nodata if holds(source.dtype, marker)]
     if source.dtype.kind in "iu" and held:
-        attrs["_FillValue"] = held[0]
+        attrs["_FillValue"] = source.dtype.type(held[0])
     return {**attrs, "ancillary_variables": _linked(source, ancillary)}
 
 

@@ -70,7 +70,8 @@ def _floats(
 ) -> Array:
     with np.errstate(over="ignore"):  # only filled cells, which are clipped next, lie beyond the dtype
         result = values.astype(dtype)
-    low, high = np.maximum(limits[0], np.finfo(dtype).min), np.minimum(limits[1], np.finfo(dtype).max)
+    least, most = float(np.finfo(dtype).min), float(np.finfo(dtype).max)
+    low, high = np.float64(max(limits[0], least)), np.float64(min(limits[1], most))
     if limits != UNLIMITED or dtype.itemsize < values.dtype.itemsize:
         result[filled_mask] = np.clip(values[filled_mask], low, high)
     return result

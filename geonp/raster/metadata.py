@@ -164,6 +164,8 @@ def kept_encoding(source: xr.DataArray, nodata: tuple[float, ...]) -> dict[str, 
     if fill is not None:
         encoding["_FillValue"] = fill
     stored = np.dtype(encoding.get("dtype", source.dtype))
+    if fill is not None and stored.kind == "f" and abs(float(fill)) > float(np.finfo(stored).max):
+        encoding["_FillValue"] = stored.type(np.nan)  # no value of the dtype
     if stored.kind in "iu" and not encoded and fill is not None:  # `fill` is in units of unpacked values
         fill = round((fill - encoding.get("add_offset", 0.0)) / encoding.get("scale_factor", 1.0))
         encoding["_FillValue"] = fill

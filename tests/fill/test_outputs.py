@@ -196,6 +196,19 @@ def test_nodata_in_attrs_moves_to_encoding_for_floats() -> None:
     assert joined(raster([1.0, 7, 7]), 2.0, nodata=7)["t"].encoding["_FillValue"] == 7
 
 
+@pytest.mark.parametrize("suffix", [".nc", ".zarr", ".tif"])
+@pytest.mark.parametrize("attrs", [{"_FillValue": -3.4e38}, {"valid_range": [0.0, 1e6]}, {"valid_max": np.inf}])
+def test_what_float16_cannot_hold_overflows_nowhere(attrs: dict[str, Any], suffix: str, tmp_path: Path) -> None:
+    """The nodata value of another dtype, or a limit, ended in a warning of NumPy, and in an infinite nodata value."""
+    ds = joined(raster([[1, np.nan], [60000, np.nan]], "float16", **attrs), 1e5)
+    np.testing.assert_array_equal(ds["t"], np.array([[1, np.finfo(np.float16).max], [60000, np.nan]], np.float16))
+    ds = ds.assign_coords(y=[1, 0], x=[0, 1])
+    write_raster(ds, tmp_path / f"a{suffix}")
+    found = open_raster(tmp_path / f"a{suffix}")
+    values = found["t"] if "t" in found else next(iter(found.values())).isel(band=0)
+    np.testing.assert_array_equal(values, ds["t"])
+
+
 def test_integers_give_integers_back() -> None:
     ds = joined(raster([5, 0, 0], "uint16", _FillValue=0), 7.6)
     assert ds["t"].dtype == np.uint16
