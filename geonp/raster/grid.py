@@ -181,7 +181,7 @@ class Grid:
         if other.shape != self.shape:
             raise InputError(
                 f"The {what} and the raster differ in shape: got {other.shape}, expected {self.shape} (rows, columns). "
-                f"Crop or reproject the {what} to the grid of the raster."
+                f"Crop or reproject the {what} to the grid of the raster.{self._without_crs(other, what)}"
             )
         if self.crs and other.crs and not CRS(self.crs).equals(CRS(other.crs), ignore_axis_order=True):
             raise InputError(
@@ -197,6 +197,7 @@ class Grid:
                     f"The {what} and the raster differ in the centre (y, x) of {which} cell: got "
                     f"{tuple(theirs.tolist())}, expected {tuple(ours.tolist())}. Crop or reproject the {what} to the "
                     "grid of the raster, with cells of the same size and rows in the same order."
+                    f"{self._without_crs(other, what)}"
                 )
         if warns and shifts.max() > TOLERANCES.shift:
             warn(
@@ -204,6 +205,17 @@ class Grid:
                 "if they were the same, as where one has the centres of cells and the other their corners. Check the "
                 "coordinates of both."
             )
+
+    def _without_crs(self, other: Grid, what: str) -> str:
+        """What to do if one of two grids that differ declares no CRS; empty if both or neither do."""
+        if (self.system is None) == (other.system is None) or not all((*self.placed, *other.placed)):
+            return ""
+        (without, _), (named, known) = sorted(((what, other), ("raster", self)), key=lambda one: bool(one[1].system))
+        system = "longitudes and latitudes" if known.crs is None else crs_name(known.crs)
+        return (
+            f" The {without} declares no CRS, and the {named} is in {system}: if the {without} is in another one, "
+            "write that to it, obj.rio.write_crs('EPSG:...'), before it is reprojected."
+        )
 
     def shifts(self, other: Grid) -> Float64Array:
         """How far first, last and three inner cells of another grid lie from those of this ``(5, 2)``, in cells.

@@ -298,6 +298,28 @@ def test_same_grid() -> None:
         one.require_same(origin, "mask")
 
 
+def test_a_missing_crs_is_named_where_grids_differ() -> None:
+    utm = with_crs(raster(y=[5e6 + 20, 5e6 + 10, 5e6], x=5e5 + 10.0 * np.arange(4)), "EPSG:32633")
+    bare = raster(y=[3.0, 2, 1], x=[0.0, 1, 2, 3])
+    own, other, named = map(Grid.from_xarray, (utm, bare, bare.rename(y="lat", x="lon")))
+    said = (
+        r"differ in the centre .* The dem declares no CRS, and the raster is in WGS 84 / UTM zone 33N \(EPSG:32633\):"
+    )
+    with pytest.raises(InputError, match=said):
+        own.require_same(other, "dem")
+    with pytest.raises(
+        InputError, match=r"The raster declares no CRS, and the dem is in .*: if the raster is in another"
+    ):
+        other.require_same(own, "dem")
+    with pytest.raises(
+        InputError, match=r"in shape.* The dem declares no CRS, and the raster is in longitudes and lat"
+    ):
+        named.require_same(Grid.from_xarray(raster(y=[3.0, 2], x=[0.0, 1, 2, 3], shape=(2, 4))), "dem")
+    for one, two in ((own, named), (other, Grid.from_xarray(bare.assign_coords(x=bare.x + 9)))):
+        with pytest.raises(InputError, match=r"in the same order\.$"):
+            one.require_same(two, "dem")
+
+
 def test_cells_between_those_of_the_raster_are_said() -> None:
     here = Grid.from_xarray(raster(y=[3.0, 2, 1], x=[0.0, 1, 2, 3]))
     here.require_same(Grid.from_xarray(raster(y=[3.05, 2.05, 1.05], x=[0.0, 1, 2, 3])), "mask")
