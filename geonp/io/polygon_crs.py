@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,25 @@ _SEGMENTS = 256
 _TURNS = np.array([[-360.0, 0.0], [0.0, 0.0], [360.0, 0.0]])
 
 _Move = Callable[[Float64Array], Float64Array]
+
+
+def turns_onto(shapes: Any, west: float, east: float) -> Float64Array:
+    """Degrees, whole turns, by which polygons are moved to where some may lie between two longitudes; 0 comes first."""
+    import shapely
+
+    left, _, right, _ = shapely.total_bounds(shapes)
+    if not np.isfinite([left, right]).all():
+        return np.zeros(1)
+    turns = 360.0 * np.arange(np.ceil((west - right) / 360.0), np.floor((east - left) / 360.0) + 1)
+    return np.append(0.0, turns[turns != 0])
+
+
+def turned(shapes: Any, west: float, east: float) -> Any:
+    """Polygons ``(n,)``, and copies of them that whole turns move to where some may lie between two longitudes."""
+    import shapely
+
+    turns = [np.array([turn, 0.0]) for turn in turns_onto(shapes, west, east)]
+    return np.concatenate([shapely.transform(shapes, partial(np.add, turn)) for turn in turns])
 
 
 def moved(shapes: Any, source: CRS, target: CRS, *, geographic: bool) -> Any:

@@ -15,7 +15,7 @@ from rasterio import Affine
 from rasterio.features import rasterize
 
 from geonp.errors import InputError, from_extra, warn
-from geonp.io.polygon_crs import moved
+from geonp.io.polygon_crs import moved, turns_onto
 from geonp.io.polygons import refuse_references
 from geonp.raster.arrays import Float64Array
 from geonp.raster.grid import Grid
@@ -125,12 +125,12 @@ def cells_of(
     import shapely
 
     y, x = _axes(raster, grid)
-    turns = (0.0, 360.0, -360.0) if grid.geographic else (0.0,)
     steps = np.abs(np.concatenate([np.diff(y), np.diff(x)]))
     cells, partial = [], []
     for name, polygon in zip(polygons.names, _in_crs(polygons, grid), strict=True):
         # where rows or columns are not evenly spaced, straight edges are curves among their numbers
         geometry = polygon if all(grid.even) else shapely.segmentize(polygon, steps[steps > 0].min())
+        turns = turns_onto(polygon, x.min() - steps.max(), x.max() + steps.max()) if grid.geographic else (0.0,)
         placed = [shapely.transform(geometry, lambda xy, x=x - turn: _positions(xy, x, y)) for turn in turns]
         whole = [shapely.make_valid(one) for one in placed]
         share = sum(shapely.clip_by_rect(one, 0, 0, *grid.shape[::-1]).area for one in whole) / (whole[0].area or 1.0)

@@ -6,7 +6,6 @@ GDAL burns them: a cell is inside if its centre is.
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from rasterio import Affine
 from rasterio.features import rasterize
 
 from geonp.errors import InputError, MissingFileError, from_extra, reason
-from geonp.io.polygon_crs import moved
+from geonp.io.polygon_crs import moved, turned
 from geonp.raster.crs import crs_name
 from geonp.raster.grid import Grid
 
@@ -82,9 +81,8 @@ def polygon_mask(polygons: Any, grid: Grid) -> xr.DataArray:
             "on its grid."
         )
     shapes = _transformed(shapes, crs, grid, what, shapely)
-    if grid.geographic:  # longitudes of any convention
-        turns = [np.array([turn, 0.0]) for turn in (-360, 0, 360)]
-        shapes = np.concatenate([shapely.transform(shapes, partial(np.add, turn)) for turn in turns])
+    if grid.geographic and grid.bounds:  # longitudes of any convention
+        shapes = turned(shapes, *grid.bounds[::2])
     inside = np.zeros(grid.shape, bool)
     if len(shapes):
         inside = rasterize(list(shapes), grid.shape, transform=Affine(*grid.affine), dtype="uint8").astype(bool)
@@ -137,6 +135,7 @@ def _transformed(shapes: Any, crs: Any, grid: Grid, what: str, shapely: Any) -> 
     west, south, east, north = Transformer.from_crs(wanted, source, always_xy=True).transform_bounds(*grid.bounds or ())
     if np.isfinite([west, south, east, north]).all() and west < east:
         pad = 0.1 * max(east - west, north - south)
+        shapes = turned(shapes, west - pad, east + pad) if source.is_geographic else shapes
         shapes = shapely.clip_by_rect(shapes, west - pad, south - pad, east + pad, north + pad)
         shapes = shapes[~shapely.is_empty(shapes)]
     if not len(shapes):

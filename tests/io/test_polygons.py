@@ -71,6 +71,24 @@ def test_rows_from_south_to_north_and_other_longitudes(tmp_path: Path) -> None:
     np.testing.assert_array_equal(polygon_mask(path, degrees), expected)
 
 
+@pytest.mark.parametrize("turns", [-3, -2, -1, 1, 2, 3])
+def test_longitudes_may_be_any_number_of_turns_away(turns: int) -> None:
+    """Those of more than one turn held no cell; nor did those of one on a raster in another CRS."""
+    raster = xr.DataArray(
+        np.zeros((20, 40)), {"lat": -9.5 + np.arange(20), "lon": 340.5 + np.arange(40)}, ("lat", "lon")
+    )
+    grid, here = Grid.from_xarray(raster), shapely.box(-5, 2, 7, 6)
+    away = shapely.transform(here, lambda xy: xy + np.array([360 * turns, 0]))
+    expected = np.zeros((20, 40), bool)
+    expected[12:16, 15:27] = True
+    np.testing.assert_array_equal(polygon_mask(geopandas.GeoSeries([away], crs=4326), grid), expected)
+    found = cells_of(Polygons.of([away, here]), raster, grid)
+    np.testing.assert_array_equal(found.row, np.tile(np.nonzero(expected)[0], 2))
+    np.testing.assert_array_equal(found.col, np.tile(np.nonzero(expected)[1], 2))
+    near = shapely.transform(moved(BOX, "EPSG:4326"), lambda xy: xy + np.array([360 * turns, 0]))
+    np.testing.assert_array_equal(polygon_mask(geopandas.GeoSeries([near], crs=4326), UTM), INSIDE)
+
+
 @pytest.mark.parametrize(
     "lat",
     [
