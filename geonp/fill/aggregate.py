@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import dask.array as da
@@ -21,7 +21,7 @@ from geonp.errors import InputError, ModelError, warn
 from geonp.fill.infill import infill
 from geonp.fill.options import Bounds
 from geonp.fill.outputs import unbanded
-from geonp.fill.region_cells import regions_of
+from geonp.fill.region_cells import regions_of, warn_of_regions
 from geonp.fill.region_sums import Sums
 from geonp.fill.variables import Raster
 from geonp.inference.checkpoint import load_card
@@ -158,7 +158,7 @@ def aggregate(
         )
     found = regions_of(regions, filled, grid, names, layer, all_touched=all_touched)
     found.require_cells(grid)
-    _warn_of_regions(found)
+    warn_of_regions(found)
     if packed := [label for label in labels if is_packed(filled[label].attrs)]:
         warn(
             f"{', '.join(packed)}: packed (scale_factor, add_offset), so that statistics and threshold are of stored "
@@ -203,23 +203,6 @@ def _weights(filled: xr.Dataset, grid: Grid, found: Regions, statistic: str) -> 
     return np.ones(found.row.size) if areas is None else areas
 
 
-def _warn_of_regions(found: Regions) -> None:
-    """Warn of regions without a cell, and of regions that share a name."""
-    empty = [str(name) for name, size in zip(found.names, found.sizes, strict=True) if not size]
-    shared = [name for name, number in Counter(map(str, found.names)).items() if number > 1]
-    if empty:
-        warn(f"{len(empty)} of {len(found.names)} regions have no cell in the raster: {_first(empty)}")
-    if shared:
-        warn(
-            f"several regions are called {_first(shared)}: each has rows of its own, which only their order tells "
-            "apart. Choose a column whose entries differ (names=, --name)."
-        )
-
-
-def _first(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-
-
 def _filled(obj: Raster, samples: int, options: dict[str, Any]) -> tuple[xr.Dataset, list[str]]:
     """A filled Dataset with samples, lazy, and the names of its variables."""
     ds = unbanded(as_dataset(obj))
@@ -240,10 +223,26 @@ def _filled(obj: Raster, samples: int, options: dict[str, Any]) -> tuple[xr.Data
             f"{100 / np.sqrt(2 * ds.sizes['sample'] - 2):.0f} %: fill with samples=200 (--samples 200), or drop the "
             "samples, so that others are drawn"
         )
+    if before == have:
+        _warn_of_unused(ds, options, samples)
     for name in before:
         if name not in have:
             lazy = lazy.assign({f"{name}_sample": _again(lazy, name, samples, options).variable})
     return lazy, before
+
+
+def _warn_of_unused(ds: xr.Dataset, options: Mapping[str, Any], samples: int) -> None:
+    """Warn of options that would change the samples of a raster, which it has already."""
+    drawing = ["device", "batch_size", "seed"]  # how, and not of what
+    if Path(options.get("model", "")).stem == ds.attrs.get("geonp_model"):
+        drawing.append("model")
+    unused = [name for name in options if name not in drawing]
+    unused += ["samples"] if samples > ds.sizes["sample"] and samples != AGGREGATE.samples else []
+    if unused:
+        warn(
+            f"{', '.join(unused)}: no effect, because the raster has {ds.sizes['sample']} samples, which the standard "
+            "errors are computed from. Leave this out, or drop the samples to draw others: ds.drop_dims('sample')."
+        )
 
 
 def _chunks(ds: xr.Dataset) -> dict[Hashable, int]:

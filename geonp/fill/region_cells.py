@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from geonp.errors import InputError
+from geonp.errors import InputError, warn
 from geonp.fill.variables import Raster
 from geonp.io.files import open_raster
 from geonp.io.polygon_regions import Polygons, cells_of, read_polygons
@@ -57,3 +59,20 @@ def _cells_given(given: Any, grid: Grid) -> Regions | None:
     if isinstance(given, tuple) and len(given) == 2 and all(isinstance(n, (int, np.integer)) for n in given):
         return blocks(grid.shape, (int(given[0]), int(given[1])))
     return None
+
+
+def warn_of_regions(found: Regions) -> None:
+    """Warn of regions without a cell, and of regions that share a name."""
+    empty = [str(name) for name, size in zip(found.names, found.sizes, strict=True) if not size]
+    shared = [name for name, number in Counter(map(str, found.names)).items() if number > 1]
+    if empty:
+        warn(f"{len(empty)} of {len(found.names)} regions have no cell in the raster: {_first(empty)}")
+    if shared:
+        warn(
+            f"several regions are called {_first(shared)}: each has rows of its own, which only their order tells "
+            "apart. Choose a column whose entries differ (names=, --name)."
+        )
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

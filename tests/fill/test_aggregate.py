@@ -83,6 +83,15 @@ def test_samples_in_the_raster_are_used_with_a_warning_if_few(model: str) -> Non
     assert table.standard_error[0] == pytest.approx(own.std(ddof=1), rel=1e-6)
 
 
+def test_options_without_effect_on_a_raster_with_samples_are_named(model: str) -> None:
+    filled = infill(raster(), model=model, samples=30)
+    with pytest.warns(UserWarning, match=r"^max_distance, samples: no effect, because .* has 30 samples"):
+        table = aggregate(filled, 8, model=model, max_distance=3.0, seed=1, samples=50)
+    with pytest.warns(UserWarning, match=r"^model: no effect"):
+        aggregate(filled, 8, model="tnpkr-sa")
+    pd.testing.assert_frame_equal(table, aggregate(filled, 8, seed=0, samples=200))
+
+
 def test_samples_of_other_units_than_the_values_are_refused(model: str) -> None:
     filled = infill(raster(), model=model, samples=64)
     with pytest.raises(InputError, match="The samples are not those of the values, which were changed after the fill"):
