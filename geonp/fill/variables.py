@@ -57,6 +57,7 @@ def normalise(
         _warn_of_passed(candidates.drop_vars(set(aside) - {*names}, errors="ignore"), grid, names, classes)
         names = flags.reached(names)
         _warn_of_geolocation(ds, grid, names)
+    _warn_of_versions(ds, names)
     ds, declared = hidden(flags, names, options.nodata)
     without = replace(options, nodata=None)
     variables = tuple(
@@ -132,6 +133,22 @@ def _warn_of_other_names(ds: xr.Dataset, grid: Grid) -> None:
             "that distances are counted in cells, and GeoTIFFs have no place. Rename them: "
             f"ds.swap_dims({along}); in a file: ncrename {names}."
         )
+
+
+def _warn_of_versions(ds: xr.Dataset, names: Sequence[Hashable]) -> None:
+    """Warn of final and preliminary data of ERA5 along a dimension: each time has values in one of them."""
+    along = next((dim for name in names for dim in ds[name].dims if str(dim).lower() == "expver"), None)
+    if along is None or ds.sizes[along] < 2:
+        return
+    labels = ds[along].values.tolist()[:2] if along in ds.coords else [1, 5]
+    first, second = (f"ds.sel({along}={label!r})" for label in labels)
+    if along not in ds.coords:
+        first, second = (f"ds.isel({along}={number})" for number in (0, 1))
+    warn(
+        f"{', '.join(map(str, names))}: {along!r} separates final and preliminary data of ERA5, of which each time has "
+        f"one, and both are filled on their own. Merge them before: {first}.combine_first({second}). To fill the final "
+        f"data alone: {first} (--select {along}={labels[0]})."
+    )
 
 
 def _check_labels(ds: xr.Dataset, names: Sequence[Hashable]) -> None:

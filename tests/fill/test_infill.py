@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -808,6 +809,23 @@ def test_names_with_blanks_are_found_among_ancillary_variables(model: str) -> No
     linked = z.to_dataset().assign({"air error": z, "air": z, "error": z})
     linked["air temp"].attrs["ancillary_variables"] = "air error"
     assert filled_names(infill(linked, model=model)) == ["air temp", "air", "error"]
+
+
+@pytest.mark.parametrize("labels", [[1, 5], ["0001", "0005"], None])
+def test_final_and_preliminary_data_of_era5_are_to_be_merged(model: str, labels: list[Any] | None) -> None:
+    """Files of 2023 and earlier have both along a dimension: each time was filled where only the other one has it."""
+    one = raster().rename(None)
+    ds = xr.concat([one, one * np.nan], "expver", join="exact").to_dataset(name="t2m")
+    ds = ds if labels is None else ds.assign_coords(expver=labels)
+    first, second = (
+        ("ds.isel(expver=0)", "ds.isel(expver=1)")
+        if labels is None
+        else (f"ds.sel(expver={labels[0]!r})", f"ds.sel(expver={labels[1]!r})")
+    )
+    with pytest.warns(UserWarning, match=re.escape(f"Merge them before: {first}.combine_first({second}).")):
+        plan(ds, model=model)
+    merged = eval(f"{first}.combine_first({second})", {"ds": ds})
+    assert plan(merged.drop_vars("expver", errors="ignore"), model=model).slices == 1
 
 
 def test_the_predicted_peak_counts_the_slices_of_a_chunk(model: str) -> None:
