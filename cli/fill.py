@@ -29,7 +29,7 @@ from .progress import computing, watched
 from .show import echo, table, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import xarray as xr
 
@@ -144,8 +144,7 @@ def fill(
     if dry_run or verbose:
         if files.like is not None:
             echo("The plan is that of a fill on the grid of IN: what --like changes is not in it.", err=True)
-        planned = _plan(ds, in_units, layout, workers, settings).summary()
-        echo(to_json(planned) if as_json else table(_readable(planned)), err=not dry_run)
+        _echo_plan(lambda: _plan(ds, in_units, layout, workers, settings), as_json=as_json, alone=dry_run)
         if dry_run:
             return
     shown = not quiet if progress is None else progress
@@ -243,6 +242,14 @@ def _layout(options: dict[str, str], chunks: int | None) -> dict[str, Any]:
     }
 
 
+def _echo_plan(plan: Callable[[], Any], *, as_json: bool, alone: bool) -> None:
+    """Print a plan, which is `alone` or before its fill."""
+    from geonp.fill.plan import readable
+
+    planned = plan()
+    echo(to_json(planned.summary()) if as_json else table(readable(planned)), err=not alone)
+
+
 def _plan(ds: xr.Dataset, in_units: bool, layout: dict[str, Any], workers: int | None, settings: dict[str, Any]) -> Any:
     # imported here, since torch takes seconds, and a wrong path should be reported at once
     from geonp.fill.options import FillOptions
@@ -258,22 +265,6 @@ def _plan(ds: xr.Dataset, in_units: bool, layout: dict[str, Any], workers: int |
     from geonp.fill.request import prepare
 
     return planned(prepare(ds, FillOptions(**settings)), count=True)
-
-
-def _readable(plan: dict[str, Any]) -> dict[str, Any]:
-    """A plan, with its missing entries in words, names and shapes without brackets, and bytes also in MiB."""
-    missing, flagged = plan["missing"], plan["flagged"] or {}
-
-    def said(name: str) -> str:
-        if not missing[name]:
-            return f"nothing in {name}"
-        return f"{missing[name]:,} cells of {name}" + (f", {flagged[name]:,} by flags" if flagged.get(name) else "")
-
-    text = "not counted: more than 16 million cells" if missing is None else "; ".join(map(said, missing))
-    plain = {"variables": ", ".join(plan["variables"]), "missing": text, "flagged": None}
-    plain |= {name: " x ".join(map(str, plan[name])) for name in ("shape", "chunk_px")}
-    plain |= {name: f"{plan[name]} ({plan[name] / 2**20:,.1f} MiB)" for name in ("peak_bytes", "result_bytes")}
-    return {**plan, **plain}
 
 
 def _fill_store(

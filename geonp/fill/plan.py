@@ -30,7 +30,7 @@ from geonp.raster.variable import Variable
 from geonp.raster.windows import Window
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FillPlan:
     """The plan of a fill.
 
@@ -78,6 +78,31 @@ class FillPlan:
     def summary(self) -> dict[str, object]:
         """The attributes as plain values, for printing or JSON."""
         return asdict(self)
+
+    def __repr__(self) -> str:
+        """One line for each attribute."""
+        rows = readable(self)
+        return "\n".join(["<geonp.FillPlan>", *(f"    {key:<{max(map(len, rows))}}  {rows[key]}" for key in rows)])
+
+
+def readable(plan: FillPlan) -> dict[str, str]:
+    """The attributes of a plan as text: names and shapes without brackets, numbers of missing cells in words, MiB."""
+    missing, flagged = plan.missing, plan.flagged or {}
+
+    def said(name: str, n: int) -> str:
+        if not n:
+            return f"nothing in {name}"
+        return f"{n:,} cells of {name}" + (f", {flagged[name]:,} by flags" if flagged.get(name) else "")
+
+    uncounted = f"not counted: more than {PARTS.counted_cells // 2**20} million cells, or not in memory"
+    words = {
+        "variables": ", ".join(plan.variables),
+        "missing": uncounted if missing is None else "; ".join(said(*each) for each in missing.items()),
+    }
+    words |= {name: " x ".join(map(str, getattr(plan, name))) for name in ("shape", "chunk_px")}
+    sizes = {name: getattr(plan, name) for name in ("peak_bytes", "result_bytes")}
+    words |= {name: f"{size} ({size / 2**20:,.1f} MiB)" for name, size in sizes.items()}
+    return {name: words.get(name, str(value)) for name, value in plan.summary().items() if name != "flagged"}
 
 
 @takes_fill_options

@@ -811,6 +811,19 @@ def test_names_with_blanks_are_found_among_ancillary_variables(model: str) -> No
     assert filled_names(infill(linked, model=model)) == ["air temp", "air", "error"]
 
 
+def test_a_plan_is_printed_in_lines(model: str) -> None:
+    high = raster().values > raster().median().item()
+    flagged = plan(raster().to_dataset(), model=model, device="cpu", missing=high)
+    lines = repr(flagged).splitlines()
+    assert (lines[0], len(lines)) == ("<geonp.FillPlan>", 17)
+    said = dict(line.split(maxsplit=1) for line in lines[1:])
+    name = flagged.variables[0]
+    assert (said["variables"], said["shape"], said["slices"]) == (name, "12 x 20", "1")
+    assert said["missing"] == f"{flagged.missing[name]} cells of {name}, {flagged.flagged[name]} by flags"
+    assert said["peak_bytes"] == f"{flagged.peak_bytes} ({flagged.peak_bytes / 2**20:,.1f} MiB)"
+    assert "not counted" in repr(plan(raster().chunk(), model=model))
+
+
 @pytest.mark.parametrize("labels", [[1, 5], ["0001", "0005"], None])
 def test_final_and_preliminary_data_of_era5_are_to_be_merged(model: str, labels: list[Any] | None) -> None:
     """Files of 2023 and earlier have both along a dimension: each time was filled where only the other one has it."""
