@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -243,10 +244,13 @@ def _layout(options: dict[str, str], chunks: int | None) -> dict[str, Any]:
 
 
 def _echo_plan(plan: Callable[[], Any], *, as_json: bool, alone: bool) -> None:
-    """Print a plan, which is `alone` or before its fill."""
+    """Print a plan; if it is not `alone`, the fill gives the same warnings after it."""
     from geonp.fill.plan import readable
 
-    planned = plan()
+    with warnings.catch_warnings():
+        if not alone:
+            warnings.simplefilter("ignore")
+        planned = plan()
     echo(to_json(planned.summary()) if as_json else table(readable(planned)), err=not alone)
 
 

@@ -94,6 +94,18 @@ def test_verbose_logs_to_stderr(source: Path, model: str, flags: list[str], stag
     assert (logger.level, logger.handlers) == before
 
 
+@pytest.mark.filterwarnings("always")
+def test_the_plan_of_a_fill_repeats_no_warning(source: Path, model: str) -> None:
+    """With -v, the plan and the fill both checked the raster, and gave each warning twice."""
+    with xr.open_dataset(source, engine="netcdf4") as ds:
+        ds.assign(b=ds["a"]).to_netcdf(source.with_name("two.nc"), engine="netcdf4")
+    names = source.with_name("two.nc"), source.with_name("out.nc")
+    for flag in ("-v", "--dry-run"):
+        done = cli("fill", *names, "--model", model, "--gaps-where", "b>1", "--overwrite", flag)
+        assert done.stderr.count("Warning: b: says where other variables are missing") == 1
+        assert "peak_bytes" in (done.stderr if flag == "-v" else done.stdout)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
