@@ -12,8 +12,10 @@ from typing import Any
 
 import click
 
+from geonp.errors import warn
 from geonp.fill.options import FillOptions
 from geonp.fill.signatures import described
+from geonp.io.location import is_remote
 
 from .show import echo
 
@@ -250,9 +252,21 @@ def pair(option: str, hint: str) -> tuple[str, str]:
     return name, value
 
 
+def _has_url(value: object) -> bool:
+    """Whether the value of a parameter has a URL, perhaps after a name."""
+    if isinstance(value, (tuple, list)):
+        return any(map(_has_url, value))
+    return isinstance(value, str) and is_remote(value)
+
+
 def file_system(options: tuple[str, ...]) -> dict[str, Any]:
-    """Options of a file system, for fsspec. Values that are JSON, such as true or {"timeout": 5}, are decoded."""
+    """Options of a file system, for fsspec. Values that are JSON, such as true or {"timeout": 5}, are decoded.
+
+    Warns if no argument or option of the command is a URL.
+    """
     found: dict[str, Any] = {}
+    if options and not any(_has_url(v) for k, v in click.get_current_context().params.items() if k != "storage"):
+        warn("--storage-option has no effect: it is for URLs, such as s3://bucket/in.zarr, and no file is one.")
     for option in options:
         name, value = pair(option, "--storage-option")
         try:

@@ -95,6 +95,13 @@ def test_verbose_logs_to_stderr(source: Path, model: str, flags: list[str], stag
 
 
 @pytest.mark.filterwarnings("always")
+def test_options_of_urls_without_one_come_with_a_warning(source: Path) -> None:
+    given, said = ["--storage-option", "endpoint_url=http://127.0.0.1:1"], "--storage-option has no effect"
+    assert said in cli("info", source, *given).stderr
+    assert said not in cli("info", source, *given, "--gaps-where", "memory://none.nc>0", code=1).stderr
+
+
+@pytest.mark.filterwarnings("always")
 def test_the_plan_of_a_fill_repeats_no_warning(source: Path, model: str) -> None:
     """With -v, the plan and the fill both checked the raster, and gave each warning twice."""
     with xr.open_dataset(source, engine="netcdf4") as ds:
