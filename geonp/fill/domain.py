@@ -47,7 +47,8 @@ def domain_of(mask: xr.DataArray | BoolArray | str | os.PathLike[str], grid: Gri
         raise InputError(
             f"the mask has shape {data.shape}, expected {grid.shape} (rows, columns) like the raster; "
             + (
-                "it is one for all slices: select a slice of it, or flag cells of each slice (missing=, --gaps-where)"
+                "it is one for all slices: select a slice of it. For a mask of each slice, fill raster.where(mask), "
+                "and keep filled[name].where(mask); to flag cells of each slice as missing, use missing= (--gaps-where)"
                 if data.ndim > 2
                 else "crop or transpose it to the grid of the raster"
             )

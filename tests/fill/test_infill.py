@@ -604,7 +604,10 @@ def test_a_mask_without_observed_cells_is_doubted(model: str) -> None:
         (np.array(True), r"the mask has shape \(\), expected \(12, 20\)"),
         (shapely.box(0, 0, 9, 9), r"the mask is a Polygon without a CRS, expected polygons with one: geopandas"),
         (np.full((12, 20), "yes"), r"the mask has dtype <U3, expected booleans \(True = valid\)"),
-        (xr.DataArray(np.ones((2, 12, 20)), dims=("t", "y", "x")), r"\(2, 12, 20\), .* select a slice of it"),
+        (
+            xr.DataArray(np.ones((2, 12, 20)), dims=("t", "y", "x")),
+            r"select a slice of it.*, fill raster.where\(mask\)",
+        ),
         (
             xr.DataArray(np.ones((12, 21)), dims=("y", "x")),
             r"mask and the raster differ in shape: got \(12, 21\), expected \(12, 20\)",
