@@ -55,6 +55,7 @@ from .show import echo
     default=None,
     help="Dimension along which slices are filled from each other; repeatable. Default: those of the fill of IN.",
 )
+@fill_option("empty_slices", is_flag=True)
 @mask_option
 @fill_option("max_distance", type=float)
 @bounds_option()

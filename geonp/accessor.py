@@ -224,6 +224,7 @@ class GeonpAccessor:
         samples: int = 200,
         model: str | os.PathLike[str] | None = None,
         across: Hashable | Sequence[Hashable] | None = None,
+        empty_slices: bool = False,
         mask: xr.DataArray | BoolArray | None = None,
         max_distance: float | None = None,
         device: str | None = None,
@@ -253,8 +254,10 @@ class GeonpAccessor:
             Number of samples to draw if the raster has none.
         model : str or path, optional
             Model to fill and draw with. By default the one that filled the raster.
-        across, mask, max_distance, device, batch_size, seed, nodata, bounds, covariates, covariate_resampling, errors
-            As for :meth:`infill`. By default `across` is that of the filled raster.
+        across, empty_slices, mask, max_distance, device, batch_size, seed, nodata, bounds, covariates
+            As for :meth:`infill`. By default `across` and `empty_slices` are those of the filled raster.
+        covariate_resampling, errors
+            As for :meth:`infill`.
 
         Returns
         -------

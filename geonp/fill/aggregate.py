@@ -66,6 +66,7 @@ def aggregate(
     samples: int = 200,
     model: str | os.PathLike[str] | None = None,
     across: Hashable | Sequence[Hashable] | None = None,
+    empty_slices: bool = False,
     mask: xr.DataArray | BoolArray | None = None,
     max_distance: float | None = None,
     device: str | None = None,
@@ -111,6 +112,8 @@ def aggregate(
         Model to fill and draw with. By default the one that filled the raster, or ``tnpkr-sa``.
     across : hashable or sequence of hashable, optional
         As for :func:`geonp.infill`. By default the dimensions that a filled raster was filled across.
+    empty_slices : bool
+        As for :func:`geonp.infill`. Always True for a raster that was filled so.
     mask, max_distance, device, batch_size, seed, nodata, bounds, covariates, covariate_resampling, errors
         As for :func:`geonp.infill`. For a filled raster, give those that it was filled with.
 
@@ -137,6 +140,7 @@ def aggregate(
     every = {
         "model": model,
         "across": across,
+        "empty_slices": empty_slices or None,
         "mask": mask,
         "max_distance": max_distance,
         "device": device,
@@ -278,9 +282,12 @@ def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> 
             "none. Give all of the result of a fill of numbers, or choose other variables (--variable)."
         )
     if not (flags == FillFlag.OBSERVED).any():
+        do = "fill on the grid of the raster with samples=200 (--samples 200), and aggregate that"
+        if "geonp_empty_slices" in ds.attrs:
+            do = "aggregate the whole stack, of which the other slices belong to its errors"
         raise InputError(
             f"{name!r} has no observed cells, from which its errors could be drawn again, such as after a fill onto "
-            "another grid: fill on the grid of the raster with samples=200 (--samples 200), and aggregate that"
+            f"another grid, or in an empty slice: {do}"
         )
     source = ds[[name, *(one for one in beside if one in ds)]]
     source = source.assign({name: ds[name].where(flags == FillFlag.OBSERVED).variable})
@@ -301,7 +308,11 @@ def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> 
     before = listed_names(ds.attrs.get("geonp_across", ""), ds.dims)
     if "across" not in options and before:
         if all(dim in source[name].dims for dim in before):
-            options = {**options, "across": before}
+            options = {
+                **options,
+                "across": before,
+                **({"empty_slices": True} if "geonp_empty_slices" in ds.attrs else {}),
+            }
         else:
             warn(
                 f"{name} was filled across {' and '.join(before)}: its errors are assumed to have the spatial "
@@ -315,9 +326,10 @@ def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> 
         return drawn
     scores = (drawn - again[name]) / again[f"{name}_standard_error"].where(flags != FillFlag.OBSERVED)
     if before:
-        # an upper bound: their correlation is not known, and is taken to be perfect
+        # an upper bound: without the other slices their correlation is not known, and is taken to be perfect
         common = np.random.default_rng(options.get("seed", 0)).standard_normal(samples)
-        scores = scores.where(flags != FillFlag.FILLED_ACROSS, xr.DataArray(common, dims="sample"))
+        drawn_again = (flags != FillFlag.FILLED_ACROSS) | scores.notnull()
+        scores = scores.where(drawn_again, xr.DataArray(common, dims="sample"))
     filled: xr.DataArray = ds[name] + ds[f"{name}_standard_error"] * scores
     return filled.where(flags != FillFlag.OBSERVED, ds[name])
 

@@ -262,11 +262,6 @@ class FillOptions:
                     f"empty_slices cannot be combined with {name}, because it fills cells far from the observations of "
                     f"their slice: got {name}={getattr(self, name)!r}, expected one of the two"
                 )
-        if self.empty_slices and self.samples:
-            raise InputError(
-                "samples cannot be combined with empty_slices, which predicts cell by cell: got "
-                f"samples={self.samples}, expected one of the two"
-            )
         if not all(isinstance(dim, Hashable) for dim in self.dims):
             raise InputError(f"across must be the name of a dimension or a list of names, got {self.across!r}")
         if len(set(self.dims)) < len(self.dims):

@@ -21,9 +21,10 @@ from geonp.inference.classes import fill_classes
 from geonp.inference.counts import fill_counts
 from geonp.inference.covariates import Layer
 from geonp.inference.directions import fill_directions
+from geonp.inference.error_field import FieldErrors
 from geonp.inference.joint import draw_samples
 from geonp.inference.kernel import FillJob, Inputs, as_read, fill_window, result_dtype, within
-from geonp.inference.nearly_empty import Stacked, combine_nearly_empty
+from geonp.inference.nearly_empty import Stacked, combine_nearly_empty, errors_of_empty
 from geonp.inference.series import SERIES, predict_slice
 from geonp.inference.smoothing import fill_smooth
 from geonp.inference.stack import STACK, first_positioned
@@ -98,12 +99,13 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
             stack = np.stack(others) if others else None
             inputs = Inputs(window(index), domain_mask, stack, known, partial(source.far, index))
             filled = fill(inputs, region.chunk, job.at(index))
+            errors: list[FieldErrors] = []
             if nearly_empty and not any(layer.known_errors for layer in known):
-                _combine_nearly_empty(filled, inputs, region, index, window, job)
-            if job.samples:
-                draw_samples(filled, inputs, region.chunk, replace(job, noise=(*job.noise, *index)))
+                errors += _combine_nearly_empty(filled, inputs, region, index, window, job)
             if region.series:
-                _fill_from_others(filled, region, index, window, domain_mask, job)
+                errors += _fill_from_others(filled, region, index, window, domain_mask, job)
+            if job.samples:
+                draw_samples(filled, inputs, region.chunk, replace(job, noise=(*job.noise, *index)), errors)
         except PredictionError as error:
             if not keep_going:
                 raise
@@ -116,11 +118,14 @@ def fill_region(region: Region, source: Source, job: FillJob, *, keep_going: boo
 
 def _fill_from_others(
     filled: Array, region: Region, index: Index, window: Callable[[Index], Array], domain_mask: BoolArray, job: FillJob
-) -> None:
-    """Fill cells of a slice that no observation of it reaches from the same cells in other slices, in place."""
+) -> list[FieldErrors]:
+    """Fill cells of a slice that no observation of it reaches from the same cells in other slices, in place.
+
+    With samples, also their errors.
+    """
     empty = filled["flag"] == FillFlag.BEYOND_LIMIT
     if not empty.any() or job.series is None:
-        return
+        return []
     ((axis, _),), informing, core = region.series, region.informing(index), job.core(region.chunk)
     others = _slices([window(other) for other in informing], domain_mask, job)
     positions, wanted = np.array(job.series.positions), np.zeros(domain_mask.shape, bool)
@@ -133,19 +138,28 @@ def _fill_from_others(
     filled["flag"][done] = FillFlag.FILLED_ACROSS
     for name, outputs in zip(PREDICTED, predicted, strict=True):
         filled[name][done] = within(outputs[done], filled[name].dtype)
+    if not job.samples or not done.any():
+        return []
+    wanted[core] = done
+    return errors_of_empty(
+        others, places - positions[index[axis]], job.series.periods, wanted, job.window(region.chunk)
+    )
 
 
 def _combine_nearly_empty(
     filled: Array, inputs: Inputs, region: Region, index: Index, window: Callable[[Index], Array], job: FillJob
-) -> None:
-    """Combine predictions where a slice has few observations with those from other slices and these few, in place."""
+) -> list[FieldErrors]:
+    """Combine predictions where a slice has few observations with those from other slices and these few, in place.
+
+    Returns the errors of the latter.
+    """
     done, near, dim = (
         filled["flag"] == FillFlag.FILLED,
         region.positioned_neighbours(index),
         first_positioned(job.across),
     )
     if not done.any() or not near or dim is None:
-        return
+        return []
     own, *others = _slices([inputs.values, *map(window, near)], inputs.domain_mask, job)
     ((axis, _),), positions, wanted = region.positioned, np.array(dim.positions), np.zeros(own.shape, bool)
     wanted[job.core(region.chunk)] = done
@@ -153,9 +167,10 @@ def _combine_nearly_empty(
     alone[:, wanted] = [filled[name][done] for name in PREDICTED]
     lags = positions[[other[axis] for other in near]] - positions[index[axis]]
     stacked = Stacked(own, np.stack(others), lags)
-    both = combine_nearly_empty(alone, stacked, dim.periods, wanted, job.window(region.chunk))
+    both, errors = combine_nearly_empty(alone, stacked, dim.periods, wanted, job.window(region.chunk))
     for name, outputs in zip(PREDICTED, both, strict=True):
         filled[name][done] = within(outputs[wanted], filled[name].dtype)
+    return errors
 
 
 def _slices(windows: Sequence[Array], domain_mask: BoolArray, job: FillJob) -> Array:

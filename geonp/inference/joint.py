@@ -1,21 +1,24 @@
 """Joint samples of the filled cells of a window.
 
-Where other slices are used, the errors are those of a slice alone and beside the others, with their shares of the
-standard error. Both are simulated from the same noise, as the errors of overlapping tiles are.
+Where other slices are used, the errors are those of a slice alone and beside the others, and of predictions from the
+series of cells, with their shares of the standard error. All are simulated from the same noise, as the errors of
+overlapping tiles are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from geonp.inference.censoring import latent
 from geonp.inference.covariates import Columns
+from geonp.inference.error_field import FieldErrors
 from geonp.inference.kernel import FillJob, Inputs, blend, unfilled, within
 from geonp.inference.noise import Noise
-from geonp.inference.simulation import JOINT, Patch, Simulator, joint_errors, nearest, samples_of
-from geonp.inference.stack import weight_beside
+from geonp.inference.simulation import JOINT, Patch, Simulator, Weighted, joint_errors, nearest, samples_of
+from geonp.inference.stack import share_of_error, weight_beside
 from geonp.inference.stitching import Tile
 from geonp.inference.tiles import far_of, tiles_beside, tiles_of
 from geonp.raster.arrays import BoolArray, Float32Array, Float64Array, FloatArray, IntArray, StructArray
@@ -23,27 +26,36 @@ from geonp.raster.metadata import FillFlag
 from geonp.raster.parts import PARTS
 from geonp.raster.windows import Window
 
+PREDICTED = (FillFlag.FILLED, FillFlag.FILLED_ACROSS)
+"""Flags of cells that have samples."""
 
-def draw_samples(result: StructArray, inputs: Inputs, chunk: Window, job: FillJob) -> None:
-    """Draw the samples of the filled cells of a chunk into its result of :func:`geonp.inference.kernel.fill_window`."""
-    if not (result["flag"] == FillFlag.FILLED).any():
+
+def draw_samples(
+    result: StructArray, inputs: Inputs, chunk: Window, job: FillJob, series: Sequence[FieldErrors] = ()
+) -> None:
+    """Draw the samples of the filled cells of a chunk into its result of :func:`geonp.inference.kernel.fill_window`.
+
+    `series` are errors of predictions of these cells from their series.
+    """
+    if not np.isin(result["flag"], PREDICTED).any():
         return
-    errors = errors_of(inputs, chunk, job)
+    errors = errors_of(inputs, chunk, job, series)
     fill_samples(result, errors.reshape(len(errors), -1))
 
 
 def fill_samples(result: StructArray, errors: FloatArray) -> None:
     """Set the samples of the filled cells of a result from its predictions and joint errors ``(n, cells)``."""
-    index = np.flatnonzero(result["flag"] == FillFlag.FILLED)
+    index = np.flatnonzero(np.isin(result["flag"], PREDICTED))
     flat = result.reshape(-1)
     for part in np.array_split(index, -(-index.size // PARTS.joint_cells) or 1):
         of = (flat[name][part].astype(np.float64) for name in ("value", "standard_error", "tail"))
         flat["sample"][part] = within(samples_of(errors[:, part], *of).T, flat["sample"].dtype)
 
 
-def errors_of(inputs: Inputs, chunk: Window, job: FillJob) -> Float32Array:
+def errors_of(inputs: Inputs, chunk: Window, job: FillJob, series: Sequence[FieldErrors] = ()) -> Float32Array:
     """Standardised errors of the filled cells of a chunk, jointly drawn, ``(job.samples, *chunk.shape)``.
 
+    `series` are errors of predictions from series, whose weights are their shares in the errors of these cells.
     Standard normal numbers, NaN where nothing is filled. They do not depend on the chunk, beyond rounding. The error of
     a cell in the units of the values is its standard error times this.
     """
@@ -63,10 +75,31 @@ def errors_of(inputs: Inputs, chunk: Window, job: FillJob) -> Float32Array:
         tiles = _with_shares(tiles, beside, place >= 0, chunk, job)
     patches = [_patch(tile, place, supported, job.window(chunk), job) for tile in tiles]
     patches = sorted((p for p in patches if p.targets.size), key=lambda patch: patch.tile.targets.size)
-    period = float(job.shape[1]) if job.periodic else None
-    simulator = Simulator(job.predictor, noise_of(job, JOINT.pilots + job.samples), period)
-    size = chunk.shape[0] * chunk.shape[1]
-    return joint_errors(patches, size, simulator, len(patches)).reshape(-1, *chunk.shape)
+    size, noise = chunk.shape[0] * chunk.shape[1], noise_of(job, JOINT.pilots + job.samples)
+    if series:
+        patches = _without(patches, series, place, size)
+    simulator = Simulator(job.predictor, noise, float(job.shape[1]) if job.periodic else None)
+    of_series = _of_series(series, place, job.window(chunk), noise, job.shape[1] if job.periodic else None)
+    return joint_errors(patches, size, simulator, len(patches), of_series).reshape(-1, *chunk.shape)
+
+
+def _without(patches: list[Patch], series: Sequence[FieldErrors], place: IntArray, size: int) -> list[Patch]:
+    """Patches whose weights are what the predictions from series leave of the errors of each cell."""
+    total, share = np.zeros(size), np.zeros(size)
+    for patch in patches:
+        total[patch.targets] += patch.weights
+    for part in series:
+        share[place.ravel()[part.targets]] += part.weights
+    return [replace(p, weights=p.weights / total[p.targets] * (1 - share[p.targets])) for p in patches]
+
+
+def _of_series(
+    series: Sequence[FieldErrors], place: IntArray, window: Window, noise: Noise, period: int | None
+) -> Iterator[Weighted]:
+    """The simulated errors of predictions from series."""
+    for part in series:
+        for targets, weights, errors in part.simulated(window, noise, period):
+            yield place.ravel()[targets], weights, errors
 
 
 def _with_shares(alone: list[Tile], beside: list[Tile], wanted: BoolArray, chunk: Window, job: FillJob) -> list[Tile]:
@@ -81,11 +114,7 @@ def _with_shares(alone: list[Tile], beside: list[Tile], wanted: BoolArray, chunk
         return np.asarray(blend([tile for tile in compared if tile.targets.size], chunk, job)[1])
 
     own, other = errors(alone), errors(beside)
-    weight = weight_beside(own, other)
-    with np.errstate(invalid="ignore"):
-        share = weight * other / ((1 - weight) * own + weight * other)
-    # where one of them is not predicted, the other is all; where both are certain, they are equal
-    share = np.where(np.isnan(other), 0.0, np.where(np.isnan(own), 1.0, np.nan_to_num(share)))
+    share = share_of_error(own, other, weight_beside(own, other))
     return [
         replace(tile, weights=tile.weights * part.ravel()[tile.targets])
         for tiles, part in ((alone, 1 - share), (beside, share))

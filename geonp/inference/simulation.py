@@ -11,8 +11,9 @@ Another driver, say of means over cells of another grid, needs the joint errors 
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +39,9 @@ class JointSettings:
 
 
 JOINT = JointSettings()
+
+Weighted = tuple[AnyIntArray, FloatArray, FloatArray]
+"""Where errors go ``(n_t,)``, their weights there ``(n_t,)``, and the errors ``(n_t, n)`` with variance one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,18 +114,21 @@ class Simulator:
         return found
 
 
-def joint_errors(patches: Sequence[Patch], size: int, simulator: Simulator, expected: int = 0) -> Float32Array:
+def joint_errors(
+    patches: Sequence[Patch], size: int, simulator: Simulator, expected: int = 0, others: Iterable[Weighted] = ()
+) -> Float32Array:
     """Blended errors ``(n, size)`` with variance one, NaN where there is no patch.
 
-    The noise of the simulator has ``JOINT.pilots`` more samples than `n`; these come first.
+    The noise of the simulator has ``JOINT.pilots`` more samples than `n`; these come first. `others` are errors of
+    other predictions, simulated from the same noise.
     """
     total = np.zeros((simulator.noise.n, size), np.float32)
     squares, weight = np.zeros(size), np.zeros(size)
-    for patch, errors in _simulated(patches, simulator, expected):
-        share = np.float32(patch.weights)
-        total[:, patch.targets] += share * errors.T
-        squares[patch.targets] += patch.weights * (errors[:, : JOINT.pilots] ** 2).mean(1)
-        weight[patch.targets] += patch.weights
+    of_patches = ((patch.targets, patch.weights, errors) for patch, errors in _simulated(patches, simulator, expected))
+    for targets, weights, errors in itertools.chain(of_patches, others):
+        total[:, targets] += np.float32(weights) * errors.T
+        squares[targets] += weights * (errors[:, : JOINT.pilots] ** 2).mean(1)
+        weight[targets] += weights
     with np.errstate(invalid="ignore", divide="ignore"):
         total /= np.float32(weight)
         # the mean of squares less the square of the mean is how far the errors of tiles differ

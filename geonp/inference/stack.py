@@ -205,6 +205,16 @@ def weight_beside(alone: Float64Array, beside: Float64Array) -> Float64Array:
     return np.where(np.isnan(weight), 0.5, weight)
 
 
+def share_of_error(alone: Float64Array, beside: Float64Array, weight: Float64Array) -> Float64Array:
+    """Share of the second of two predictions in the error of their weighted mean, from their standard errors.
+
+    Zero where there is no second prediction, and one where there is no first one. Both may be certain.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = weight * beside / ((1 - weight) * alone + weight * beside)
+    return np.where(np.isnan(beside), 0.0, np.where(np.isnan(alone), 1.0, np.nan_to_num(share)))
+
+
 def _regress(values: FloatArray, others: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Shrunk slopes of the differences of a slice on those of each other slice, and mean squared residuals."""
     n, zz, zs, ss = _block_sums(values, others)

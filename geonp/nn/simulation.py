@@ -149,7 +149,7 @@ def simulate(process: LocalProcess, k: int, points: AnyIntArray, places: Places,
     variance = squares * sum(float(mixture.variances.sum()) for mixture in mixtures) + trends.square().sum(1)
     noises[n_t:] += SIMULATION.ridge * variance.max()
     x = torch.from_numpy(places.x / places.unit)
-    x = x - x[n_t]
+    x = x - x[min(n_t, len(x) - 1)]  # there may be no context
     # float64 throughout: the inverse of a smooth covariance amplifies rounding errors
     circle = None if places.period is None else places.period / places.unit
     kernel = _correlation(x, x[n_t:], mixtures, circle) * (amplitudes @ amplitudes[n_t:].mT) + trends @ trends[n_t:].mT

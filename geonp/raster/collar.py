@@ -42,7 +42,7 @@ class Ends:
 def cells_outside(parts: Iterable[Ends], shape: tuple[int, int]) -> int:
     """Number of cells with observed cells on one side at most, in their row and in their column.
 
-    The parts are windows that cover a slice of this shape.
+    The parts are windows that cover a slice of this shape. One without observed cells has no footprint.
     """
     far = np.iinfo(np.int64).max
     west, east = np.full(shape[0], far), np.full(shape[0], -1)
@@ -51,6 +51,8 @@ def cells_outside(parts: Iterable[Ends], shape: tuple[int, int]) -> int:
         rows, cols = slice(part.window.row, part.window.row_end), slice(part.window.col, part.window.col_end)
         west[rows], east[rows] = np.minimum(west[rows], part.columns[0]), np.maximum(east[rows], part.columns[1])
         north[cols], south[cols] = np.minimum(north[cols], part.rows[0]), np.maximum(south[cols], part.rows[1])
+    if (east < 0).all():
+        return 0
     columns, count = np.arange(shape[1]), 0
     for row in np.flatnonzero((west > 0) | (east < shape[1] - 1)):
         beside = (columns < west[row]) | (columns > east[row])

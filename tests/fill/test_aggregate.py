@@ -128,7 +128,7 @@ def test_the_fill_of_a_raster_with_gaps_is_computed_once(model: str, monkeypatch
 
 
 def test_what_other_slices_tell_makes_means_more_certain(tmp_path: Path) -> None:
-    """Filled across slices they are drawn across them; the errors of a slice that was empty count as one."""
+    """Filled across slices they are drawn across them, also those of a slice that was empty."""
     rng = np.random.default_rng(0)
     own = 0.1 * rng.standard_normal((8, 24, 24)) + np.linspace(-1, 1, 8)[:, None, None]
     values = ndimage.gaussian_filter(rng.standard_normal((24, 24)), 3) * 10 + own
@@ -144,8 +144,7 @@ def test_what_other_slices_tell_makes_means_more_certain(tmp_path: Path) -> None
     filled = infill(stack, across="time", empty_slices=True)
     later = aggregate(filled, 24, samples=40).set_index("time")
     assert later.standard_error[2] == pytest.approx(across.standard_error[2], rel=1e-3)
-    errors = filled.a_standard_error[5].mean()
-    assert later.standard_error[5] == pytest.approx(float(errors), rel=0.4), "of 40 draws"
+    assert 0.1 < later.standard_error[5] / float(filled.a_standard_error[5].mean()) < 0.95
     source, out = tmp_path / "stack.nc", tmp_path / "table.csv"
     write_raster(stack, source)
     cli("aggregate", source, "--blocks", 24, "--samples", 2, "--across", "time", "--out", out)

@@ -174,11 +174,6 @@ def test_wrong_numbers_of_samples_are_refused(wrong: Any) -> None:
         infill(field((4, 4), np.s_[1:2, 1:2]), samples=wrong)
 
 
-def test_slices_without_observations_are_not_drawn() -> None:
-    with pytest.raises(InputError, match="samples cannot be combined with empty_slices"):
-        infill(field((4, 4), np.s_[1:2, 1:2]), samples=2, across="time", empty_slices=True)
-
-
 def test_a_store_holds_the_same_samples(wide_tiles: str, tmp_path: Path) -> None:
     source = field((20, 24), np.s_[4:18, 3:20])
     fill_store(source.to_dataset(), tmp_path / "a.zarr", model=wide_tiles, samples=2, chunks=8)

@@ -13,9 +13,10 @@ from scipy.spatial.distance import cdist
 from scipy.special import gammaln
 
 from geonp.fill.infill import infill
-from geonp.inference import nearly_empty
-from geonp.inference.nearly_empty import NEARLY_EMPTY, ErrorField, Stacked, combine_nearly_empty, fit, krige
-from geonp.inference.series import SeriesCovariance, left_out
+from geonp.inference import error_field, nearly_empty
+from geonp.inference.error_field import ErrorField, fit, krige
+from geonp.inference.nearly_empty import NEARLY_EMPTY, Stacked, combine_nearly_empty
+from geonp.inference.series import SERIES, SeriesCovariance, left_out
 from geonp.raster.windows import Window
 
 from ..commands import cli
@@ -44,7 +45,7 @@ def predicted(values: Array, k: int, few: npt.NDArray[np.bool_]) -> Array:
     own, others = np.where(few, values[k], np.nan), np.delete(values, k, 0)
     alone = np.stack([np.full(few.shape, 0.0), np.full(few.shape, 1e6), np.full(few.shape, 0.1)])
     stack = Stacked(own, others, np.delete(np.arange(len(values)), k) - float(k))
-    return combine_nearly_empty(alone, stack, [], ~few, Window(0, few.shape[0], 0, few.shape[1]))
+    return combine_nearly_empty(alone, stack, [], ~few, Window(0, few.shape[0], 0, few.shape[1]))[0]
 
 
 def test_a_few_observations_say_what_the_errors_are_and_intervals_hold() -> None:
@@ -84,6 +85,27 @@ def test_slices_with_many_observations_and_constant_ones_are_left_as_they_are() 
     assert (predicted(np.full(values.shape, 2.0), 4, few)[0] == 0).all()
 
 
+def test_observations_within_reach_are_counted() -> None:
+    own = np.where(np.random.default_rng(0).random((300, 9)) < 0.1, 1.0, np.nan)
+    found, reach = nearly_empty._observed_around(own), SERIES.reach_px
+    expected = [np.isfinite(own[max(k - reach, 0) : k + reach + 1]).sum() for k in range(300)]
+    np.testing.assert_array_equal(found, np.repeat(expected, 9).reshape(300, 9))
+
+
+def test_few_observations_make_the_other_prediction_less_certain() -> None:
+    """A prediction that claims to know what it does not is used less the fewer observations it is made of."""
+    values, errors = drawn(4), []
+    for n in (4, 12, 100):
+        few = np.zeros(values.shape[1:], bool)
+        few.ravel()[np.linspace(0, few.size - 1, n).astype(int)] = True
+        alone = np.stack([np.full(few.shape, 30.0), np.full(few.shape, 0.15), np.full(few.shape, 0.1)])
+        own, others = np.where(few, values[4], np.nan), np.delete(values, 4, 0)
+        stack = Stacked(own, others, np.delete(np.arange(9), 4) - 4.0)
+        mean = combine_nearly_empty(alone, stack, [], ~few, Window(0, 28, 0, 28))[0][0]
+        errors.append(np.mean(np.abs(mean - values[4])[~few]))
+    assert errors[0] < 0.4 * errors[2]
+
+
 def test_gradients_are_those_of_the_posterior_density(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     slices = [(rng.normal(size=n), 20 * rng.random((n, 2))) for n in (7, 11)]
@@ -101,11 +123,11 @@ def test_gradients_are_those_of_the_posterior_density(monkeypatch: pytest.Monkey
             expected += 0.5 * np.linalg.slogdet(scale)[1] + n / 2 * np.log(field.freedom)
             expected += half * np.log1p(z @ np.linalg.solve(scale, z) / field.freedom)
             expected += gammaln(field.freedom / 2) - gammaln(half)
-        prior = (LOGS - start) / nearly_empty._SPREAD
+        prior = (LOGS - start) / error_field._SPREAD
         assert loss(LOGS)[0] == pytest.approx(expected + 0.5 * prior @ prior)
         raise StopIteration
 
-    monkeypatch.setattr(nearly_empty.scipy.optimize, "minimize", checked)
+    monkeypatch.setattr(error_field.scipy.optimize, "minimize", checked)
     with pytest.raises(StopIteration):
         fit(slices)
 

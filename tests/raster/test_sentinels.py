@@ -93,6 +93,8 @@ def test_cells_outside_the_footprint(side: int) -> None:
     ]
     parts = [Ends.of(observed_mask[w.row : w.row_end, w.col : w.col_end], w) for w in windows]
     assert cells_outside(parts, observed_mask.shape) == outside > 300
+    none = Ends.of(np.zeros(observed_mask.shape, bool), Window(0, observed_mask.shape[0], 0, observed_mask.shape[1]))
+    assert cells_outside([none], observed_mask.shape) == 0
 
 
 @pytest.mark.parametrize(
