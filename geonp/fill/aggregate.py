@@ -163,11 +163,7 @@ def aggregate(
     found = regions_of(regions, filled, grid, names, layer, all_touched=all_touched)
     found.require_cells(grid)
     warn_of_regions(found)
-    if packed := [label for label in labels if is_packed(filled[label].attrs)]:
-        warn(
-            f"{', '.join(packed)}: packed (scale_factor, add_offset), so that statistics and threshold are of stored "
-            "values. To have them in the units, decode the raster before, with xr.decode_cf."
-        )
+    _warn_of_packed(filled, labels)
     weights = _weights(filled, grid, found, statistic)
     tables = [_table(filled, label, grid, found, weights, statistic, threshold) for label in labels]
     out = pd.concat(tables, ignore_index=True)
@@ -205,6 +201,14 @@ def _weights(filled: xr.Dataset, grid: Grid, found: Regions, statistic: str) -> 
             "the area of a cell, or set the geotransform, with rio.write_transform(...)."
         )
     return np.ones(found.row.size) if areas is None else areas
+
+
+def _warn_of_packed(filled: xr.Dataset, labels: Sequence[str]) -> None:
+    if packed := [label for label in labels if is_packed(filled[label].attrs)]:
+        warn(
+            f"{', '.join(packed)}: packed (scale_factor, add_offset), so that statistics and threshold are of stored "
+            "values. To have them in the units, decode the raster before, with xr.decode_cf."
+        )
 
 
 def _filled(obj: Raster, samples: int, options: dict[str, Any]) -> tuple[xr.Dataset, list[str]]:
@@ -282,12 +286,10 @@ def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> 
             "none. Give all of the result of a fill of numbers, or choose other variables (--variable)."
         )
     if not (flags == FillFlag.OBSERVED).any():
-        do = "fill on the grid of the raster with samples=200 (--samples 200), and aggregate that"
-        if "geonp_empty_slices" in ds.attrs:
-            do = "aggregate the whole stack, of which the other slices belong to its errors"
         raise InputError(
-            f"{name!r} has no observed cells, from which its errors could be drawn again, such as after a fill onto "
-            f"another grid, or in an empty slice: {do}"
+            f"{name!r} has no observed cells, from which its errors could be drawn again: give the whole stack, of "
+            "which the other slices belong to the errors of an empty one, or fill on the grid of the raster with "
+            "samples=200 (--samples 200), and aggregate that"
         )
     source = ds[[name, *(one for one in beside if one in ds)]]
     source = source.assign({name: ds[name].where(flags == FillFlag.OBSERVED).variable})

@@ -94,16 +94,13 @@ class ErrorField:
 
     def process(self) -> LocalProcess:
         """The field at one point, whose coordinates are rows and columns."""
-        import torch
-
         from geonp.nn.process import LocalProcess
 
         whole, smooth, smooth_px, rough, rough_px = np.exp(self.logs[:5])
         metric = np.array([3 / smooth_px**2, 1 / rough_px**2])[:, None, None] * np.eye(2)
         # of the Matern kernels of smoothness 1/2, 3/2, ...
         weights = np.array([[0, smooth, 0, 0, 0], [rough, 0, 0, 0, 0]])
-        at_point = np.ones((1, 1)), np.full((1, 1), math.sqrt(whole)), np.full(1, self.noise)
-        return LocalProcess(*(torch.from_numpy(each[None]) for each in (metric, weights, *at_point)))
+        return LocalProcess.stationary(metric, weights, whole, self.noise)
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,6 +33,10 @@ class NearlyEmptySettings:
     observations of the slice within reach: so few do not tell how well other slices predict. Chosen by the squared
     errors of ten stacks, real and drawn, relative to their variances."""
 
+    floor: float = 0.35
+    """Its standard error counts as at least this share of that of this prediction: beside a strip without rain, nothing
+    else says that it may rain."""
+
 
 NEARLY_EMPTY = NearlyEmptySettings()
 
@@ -118,6 +122,7 @@ def combine_nearly_empty(
     with np.errstate(invalid="ignore", divide="ignore"):
         beside = np.where(weight > 0, total / weight, np.nan)
         doubted = alone.copy()
+        doubted[1] = np.maximum(alone[1], NEARLY_EMPTY.floor * beside[1])
         doubted[1] *= np.hypot(1, NEARLY_EMPTY.doubted / np.maximum(_observed_around(stack.own), 1))
         both = np.where(weight > 0, alone + weight / every * (combined(doubted, beside) - alone), alone)
         used = weight / every * weight_beside(doubted[1], beside[1])

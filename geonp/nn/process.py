@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -14,6 +15,7 @@ from geonp.nn.lattice import lattice_differences
 from geonp.nn.layers import masked_mean
 from geonp.nn.likelihood import Likelihood, fisher_information, log_likelihood
 from geonp.nn.observations import Observations, bounded_noise
+from geonp.raster.arrays import FloatArray
 
 
 def soft_clamp(x: Tensor, limit: float) -> Tensor:
@@ -44,6 +46,15 @@ class LocalProcess:
     amplitudes: Tensor
     trends: Tensor
     noise: Tensor
+
+    @classmethod
+    def stationary(cls, metric: FloatArray, weights: FloatArray, constant: float, noise: float) -> LocalProcess:
+        """One task with one point, with the variances of a random constant and of the noise.
+
+        Metrics ``(mixtures, d_x, d_x)`` and weights ``(mixtures, 5)`` are arrays.
+        """
+        of_point = np.ones((1, 1)), np.full((1, 1), math.sqrt(constant)), np.full(1, noise)
+        return cls(*(torch.from_numpy(each[None]) for each in (metric, weights, *of_point)))
 
     def cpu(self) -> LocalProcess:
         """The process on the CPU."""

@@ -121,5 +121,5 @@ def test_regions_of_empty_slices_have_standard_errors(drift_model: str, tmp_path
         path,
     )
     assert pd.read_csv(path).filled[4] == 28**2
-    with pytest.raises(InputError, match="aggregate the whole stack, of which the other slices belong to its errors"):
+    with pytest.raises(InputError, match="give the whole stack, of which the other slices belong"):
         aggregate(filled.isel(time=4), 28, **options)
