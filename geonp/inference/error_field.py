@@ -40,8 +40,6 @@ class ErrorFieldSettings:
     """Distance of the cells of a pair, in columns."""
     min_errors: int = 24
     """Slices with fewer errors say nothing about their covariance."""
-    common_slices: float = 8.0
-    """Weight of the variance of all cells in that of one, as a number of slices."""
     scale_points: int = 20
     """The observations of a slice count as at most so many for its scale: those close to each other have similar
     errors."""
@@ -144,15 +142,6 @@ class FieldErrors:
 def of_errors(errors: FloatArray, shape: tuple[int, ...]) -> ErrorField:
     """The covariance of errors ``(cells, slices)`` of a window, in the units of which they have a variance of one."""
     return fit([_sample(each, shape) for each in errors.T])
-
-
-def sizes(errors: FloatArray) -> FloatArray | None:
-    """The size of the errors ``(n, slices)`` of each cell; None if there are none, or the cells do not change."""
-    known = np.isfinite(errors)
-    if not known.any() or not (every := float(np.mean(errors[known] ** 2))) > 0:
-        return None
-    squares, common = np.where(known, errors, 0.0) ** 2, ERROR_FIELD.common_slices
-    return np.asarray(np.sqrt((common * every + squares.sum(1)) / (common + known.sum(1))))
 
 
 def places_of(cells: IntArray, shape: tuple[int, ...]) -> FloatArray:

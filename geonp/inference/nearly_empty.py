@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from geonp.inference.error_field import ErrorField, FieldErrors, krige, of_errors, places_of, sizes
-from geonp.inference.series import SERIES, FittedSeries, condition, left_out, squares
+from geonp.inference.error_field import ErrorField, FieldErrors, krige, of_errors, places_of
+from geonp.inference.series import SERIES, FittedSeries, condition, left_out, sizes, squares
 from geonp.inference.stack import STACK, combined, share_of_error, weight_beside
 from geonp.raster.arrays import BoolArray, Float64Array, FloatArray, IntArray
 from geonp.raster.windows import Window
@@ -204,7 +204,9 @@ def _error_field(fitted: FittedSeries, others: FloatArray, lags: FloatArray) -> 
     enough = np.isfinite(series).sum(1) >= NEARLY_EMPTY.min_observed
     lag, _ = fitted.lags(lags, 0.0)
     errors = np.where(enough[:, None], left_out(series, lag, fitted.covariance), np.nan)
-    size = sizes(errors)
+    known = errors[np.isfinite(errors)]
+    every = float(np.mean(known**2)) if known.size else 0.0
+    size = sizes(errors, every) if every > 0 else None
     return of_errors(errors if size is None else errors / size[:, None], others.shape[1:]), size
 
 

@@ -8,8 +8,9 @@ The series of a cell is a Gaussian process of the position of its slices, mostly
 * the variance of the level of the cell, and that of the noise.
 
 The parameters are those of greatest posterior density, for the series of some cells of a square and around it. Given
-them, each cell is predicted from all of its observations by one solve. The predictive distribution is a Student
-distribution with as many degrees of freedom as the cell has observations: so uncertain is the scale.
+them, each cell is predicted from all of its observations by one solve. Some cells change more than others, so each has
+a scale, estimated from the errors of its observations when they are left out, with those of all cells as a prior. The
+predictive distribution is a Student distribution, since this scale is uncertain.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class SeriesSettings:
     """Median of the number of periods over which a periodic process fades."""
     iterations: int = 40
     """Largest number of steps of the optimiser."""
+    common_slices: float = 8.0
+    """Weight of the variance of the errors of all cells in that of one, as a number of slices."""
     batch: int = 128
     """Number of systems solved together."""
     jitter: float = 1e-8
@@ -188,22 +191,30 @@ def _predict(
     fitted = FittedSeries.of(around, positions, periods)
     if fitted is None:
         return None
-    mean, variance = condition(fitted.standardised(series), *fitted.lags(positions, position), fitted.covariance)
+    observed, (lag, to_target) = fitted.standardised(series), fitted.lags(positions, position)
+    mean, variance = condition(observed, lag, to_target, fitted.covariance)
+    # some cells change more than others
+    size = sizes(left_out(observed, lag, fitted.covariance), fitted.error)
     n = np.isfinite(series).sum(1)
-    enough = n >= SERIES.min_observed
-    n = np.maximum(n, SERIES.min_observed)
-    found = np.stack([mean * fitted.scale + fitted.loc, np.sqrt(variance * n / (n - 2)) * fitted.scale, 1 / n])
-    return np.where(enough, found, np.nan)
+    freedom = n + SERIES.common_slices
+    error = size * np.sqrt(variance * freedom / (freedom - 2))
+    found = np.stack([mean * fitted.scale + fitted.loc, error * fitted.scale, 1 / freedom])
+    return np.where(n >= SERIES.min_observed, found, np.nan)
 
 
 @dataclass(frozen=True, eq=False)
 class FittedSeries:
-    """The covariance of the series of a square, whose values are standardised by `loc` and `scale`, lags by `step`."""
+    """The covariance of the series of a square, whose values are standardised by `loc` and `scale`, lags by `step`.
+
+    `error` is the mean square of the standardised errors of observations that are left out, at least one: where few
+    slices determine the covariance, it follows them too closely.
+    """
 
     covariance: SeriesCovariance
     loc: float
     scale: float
     step: float
+    error: float
 
     @classmethod
     def of(cls, around: FloatArray, positions: FloatArray, periods: Sequence[float]) -> FittedSeries | None:
@@ -223,8 +234,10 @@ class FittedSeries:
         steps = np.diff(np.unique(positions))
         step = float(np.median(steps)) if steps.size else 1.0
         lag, level = np.abs(positions[:, None] - positions) / step, float(np.var(means)) / scale**2
-        covariance = fit((sample - loc) / scale, lag, [period / step for period in periods], level)
-        return cls(covariance, loc, scale, step)
+        standardised = (sample - loc) / scale
+        covariance = fit(standardised, lag, [period / step for period in periods], level)
+        error = float(np.nanmean(left_out(standardised, lag, covariance) ** 2))
+        return cls(covariance, loc, scale, step, max(error, 1.0))
 
     def standardised(self, values: FloatArray) -> FloatArray:
         """Values in the units of the covariance."""
@@ -313,3 +326,10 @@ def left_out(series: FloatArray, lag: FloatArray, covariance: SeriesCovariance) 
         of_each = inverse[which[here] - k]
         found[here] = (of_each @ values[here][..., None])[..., 0] / np.sqrt(np.einsum("nii->ni", of_each))
     return np.where(known, found, np.nan)
+
+
+def sizes(errors: FloatArray, every: float) -> FloatArray:
+    """The size of the errors ``(n, slices)`` of each cell, NaN where unknown; `every` is the mean square of all."""
+    known, common = np.isfinite(errors), SERIES.common_slices
+    squares = np.where(known, errors, 0.0) ** 2
+    return np.asarray(np.sqrt((common * every + squares.sum(1)) / (common + known.sum(1))))
