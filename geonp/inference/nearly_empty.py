@@ -32,7 +32,6 @@ class NearlyEmptySettings:
     """The variance of the prediction that this one is combined with is multiplied by ``1 + (doubted / n)^2``, for n
     observations of the slice within reach: so few do not tell how well other slices predict. Chosen by the squared
     errors of ten stacks, real and drawn, relative to their variances."""
-
     floor: float = 0.35
     """Its standard error counts as at least this share of that of this prediction: beside a strip without rain, nothing
     else says that it may rain."""
