@@ -310,16 +310,14 @@ def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> 
     before = listed_names(ds.attrs.get("geonp_across", ""), ds.dims)
     if "across" not in options and before:
         if all(dim in source[name].dims for dim in before):
-            options = {
-                **options,
-                "across": before,
-                **({"empty_slices": True} if "geonp_empty_slices" in ds.attrs else {}),
-            }
+            options = {**options, "across": before}
         else:
             warn(
                 f"{name} was filled across {' and '.join(before)}: its errors are assumed to have the spatial "
                 "correlation of a fill without across"
             )
+    if "across" in options and "geonp_empty_slices" in ds.attrs:
+        options = {**options, "empty_slices": True}
     if name in listed_names(ds.attrs.get("geonp_counts", ""), ds.variables):
         options = {"as_": "numbers", **options}  # counts have no samples; their standard errors scale those of numbers
     again = infill(source, samples=samples, **{"model": options.get("model") or _model_of(ds), **options})
@@ -330,8 +328,8 @@ def _again(ds: xr.Dataset, name: str, samples: int, options: dict[str, Any]) -> 
     if before:
         # an upper bound: without the other slices their correlation is not known, and is taken to be perfect
         common = np.random.default_rng(options.get("seed", 0)).standard_normal(samples)
-        drawn_again = (flags != FillFlag.FILLED_ACROSS) | scores.notnull()
-        scores = scores.where(drawn_again, xr.DataArray(common, dims="sample"))
+        unknown = (flags == FillFlag.FILLED_ACROSS) & scores.isnull()
+        scores = scores.where(~unknown, xr.DataArray(common, dims="sample"))
     filled: xr.DataArray = ds[name] + ds[f"{name}_standard_error"] * scores
     return filled.where(flags != FillFlag.OBSERVED, ds[name])
 

@@ -1,9 +1,9 @@
 """The covariance in space of the errors of predictions from series, and these errors given a few of them.
 
 Cells that :mod:`geonp.inference.series` predicts from the same cells in other slices have errors that are a field in
-space. Other slices tell its covariance: each of them is predicted in the same way from the rest, and its errors are
-known wherever it is observed. If the process is separable in space and time, the errors of all slices have the same
-covariance.
+space. Its covariance is estimated from other slices: each of them is predicted in the same way from the rest, and its
+errors are known wherever it is observed. If the process is separable in space and time, the errors of all slices have
+the same covariance.
 
 The field is the sum of an error that a slice has as a whole, a Matern process of smoothness 3/2, an exponential one and
 noise. Slices differ in the size of their errors, so each has a scale of its own, with an inverse gamma distribution,

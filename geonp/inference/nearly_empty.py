@@ -1,8 +1,11 @@
 """A slice with few observations, predicted from other slices and from these few.
 
 Each cell of the slice is predicted from its own series (:mod:`geonp.inference.series`). The errors of these predictions
-are a field in space, whose covariance other slices tell (:mod:`geonp.inference.error_field`). Simple kriging predicts
-the errors of the slice from those at its few observations.
+are a field in space, whose covariance is estimated from other slices (:mod:`geonp.inference.error_field`). Simple
+kriging predicts the errors of the slice from those at its few observations.
+
+The result is combined with the prediction by the model, which is the better one where many cells are observed, and
+claims too much where few are.
 """
 
 from __future__ import annotations
@@ -28,13 +31,12 @@ class NearlyEmptySettings:
     is. With up to 256, CRPS beside a strip of NDVI rose by up to 8 %."""
     min_observed: int = 3
     """Cells with fewer observations in other slices are left as they are."""
-    doubted: float = 20.0
-    """The variance of the prediction that this one is combined with is multiplied by ``1 + (doubted / n)^2``, for n
-    observations of the slice within reach: so few do not tell how well other slices predict. Chosen by the squared
-    errors of ten stacks, real and drawn, relative to their variances."""
-    floor: float = 0.35
-    """Its standard error counts as at least this share of that of this prediction: beside a strip without rain, nothing
-    else says that it may rain."""
+    few: float = 20.0
+    """The variance of the prediction by the model is multiplied by ``1 + (few / n)^2``, for n observations of the slice
+    within reach: so few do not determine how well other slices predict (benchmarks/RESULTS.md)."""
+    least_error: float = 0.35
+    """Lower limit of the standard error of the model, relative to that of the prediction from series. Beside a strip
+    without rain, only the other slices show that it may rain."""
 
 
 NEARLY_EMPTY = NearlyEmptySettings()
@@ -90,7 +92,7 @@ def combine_nearly_empty(
     Parameters
     ----------
     alone : array
-        Mean, standard error and tail ``(3, rows, cols)`` of the wanted cells.
+        Mean, standard error and tail ``(3, rows, cols)`` of the wanted cells, as the model predicts them.
     stack : Stacked
     periods, wanted, window
         As of :func:`geonp.inference.series.predict_slice`.
@@ -120,12 +122,12 @@ def combine_nearly_empty(
         return alone, []
     with np.errstate(invalid="ignore", divide="ignore"):
         beside = np.where(weight > 0, total / weight, np.nan)
-        doubted = alone.copy()
-        doubted[1] = np.maximum(alone[1], NEARLY_EMPTY.floor * beside[1])
-        doubted[1] *= np.hypot(1, NEARLY_EMPTY.doubted / np.maximum(_observed_around(stack.own), 1))
-        both = np.where(weight > 0, alone + weight / every * (combined(doubted, beside) - alone), alone)
-        used = weight / every * weight_beside(doubted[1], beside[1])
-        share = (share_of_error(doubted[1], beside[1], used) / weight).ravel()
+        less_certain = alone.copy()
+        less_certain[1] = np.maximum(alone[1], NEARLY_EMPTY.least_error * beside[1])
+        less_certain[1] *= np.hypot(1, NEARLY_EMPTY.few / np.maximum(_observed_around(stack.own), 1))
+        both = np.where(weight > 0, alone + weight / every * (combined(less_certain, beside) - alone), alone)
+        used = weight / every * weight_beside(less_certain[1], beside[1])
+        share = (share_of_error(less_certain[1], beside[1], used) / weight).ravel()
     return both, [replace(part, weights=part.weights * share[part.targets]) for part in parts]
 
 
@@ -144,13 +146,12 @@ def errors_of_empty(
         As of :func:`geonp.inference.series.predict_slice`.
     """
     numbers, parts, every = np.arange(wanted.size).reshape(wanted.shape), [], np.zeros(wanted.shape)
+    nearest, no_context = np.argsort(np.abs(lags), kind="stable")[: STACK.slices], np.empty(0, np.intp)
     for near, around, share in squares(others, wanted, window):
-        around_here = others[:, *around]
-        if (fitted := FittedSeries.of(around_here, lags, periods)) is not None:
+        if (fitted := FittedSeries.of(others[:, *around], lags, periods)) is not None:
             every[near][wanted[near]] += share
-            nearest = np.argsort(np.abs(lags), kind="stable")[: STACK.slices]
-            field, _ = _error_field(fitted, around_here[nearest], lags[nearest])
-            parts.append(FieldErrors(field, numbers[:0, 0], numbers[near][wanted[near]], share))
+            field, _ = _error_field(fitted, others[nearest][:, *around], lags[nearest])
+            parts.append(FieldErrors(field, no_context, numbers[near][wanted[near]], share))
     return [replace(part, weights=part.weights / every.ravel()[part.targets]) for part in parts]
 
 

@@ -110,11 +110,13 @@ class Asked:
 
 def _listed(at_times: Any) -> Sequence[Any]:
     """Times one by one; those of an array of xarray as their units say."""
-    if isinstance(at_times, xr.DataArray):
-        labels, coded = ("time", at_times.values.ravel(), at_times.attrs), " since " in str(at_times.attrs.get("units"))
-        times = times_along(xr.DataArray(labels[1], {"time": labels}, "time"), "time") if coded else None
-        return list(labels[1] if times is None else times)
-    return [at_times] if isinstance(at_times, str) else at_times
+    if not isinstance(at_times, xr.DataArray):
+        return [at_times] if isinstance(at_times, str) else at_times
+    values, times = at_times.values.ravel(), None
+    if " since " in str(at_times.attrs.get("units")):
+        coordinate = ("time", values, at_times.attrs)
+        times = times_along(xr.DataArray(values, {"time": coordinate}, "time"), "time")
+    return list(values if times is None else times)
 
 
 @dataclass(frozen=True, eq=False)

@@ -102,7 +102,7 @@ def test_regions_of_empty_slices_have_standard_errors(drift_model: str, tmp_path
     options = {"model": drift_model, "samples": 40}
     asked = aggregate(source, 28, across="time", empty_slices=True, **options).set_index("time")
     filled = infill(source, across="time", empty_slices=True, model=drift_model)
-    later = aggregate(filled, 28, **options).set_index("time")
+    later = aggregate(filled, 28, across="time", **options).set_index("time")
     assert later.standard_error.iloc[4] == pytest.approx(asked.standard_error.iloc[4], rel=1e-3)
     assert 0.2 < later.standard_error.iloc[4] / float(filled.a_standard_error[4].mean()) < 0.9
     source.to_netcdf(tmp_path / "in.nc")

@@ -106,6 +106,18 @@ def test_few_observations_make_the_other_prediction_less_certain() -> None:
     assert errors[0] < 0.4 * errors[2]
 
 
+def test_where_few_equal_values_leave_no_doubt_other_slices_do() -> None:
+    values, few = drawn(5), np.zeros((28, 28), bool)
+    few[:, :3] = True
+    none = np.delete(values, 4, 0)
+    window, lags = Window(0, 28, 0, 28), np.delete(np.arange(9), 4) - 4.0
+    certain = np.stack([np.full(few.shape, 10.0), np.full(few.shape, 1e-6), np.full(few.shape, 0.1)])
+    vague = certain * np.array([1, 1e9, 1])[:, None, None]
+    stack = Stacked(np.where(few, values[4], np.nan), none, lags)
+    error, from_series = (combine_nearly_empty(each, stack, [], ~few, window)[0][1][~few] for each in (certain, vague))
+    assert (error >= 0.35 * from_series).all()
+
+
 def test_gradients_are_those_of_the_posterior_density(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     slices = [(rng.normal(size=n), 20 * rng.random((n, 2))) for n in (7, 11)]
