@@ -66,9 +66,16 @@ class _Processes:
         covariance = (kernel * amplitude.square() + constant).unflatten(1, (len(cells), len(cells)))
         return cls(covariance, noise, loc, scale, torch.empty(0, dtype=torch.long))
 
+    def standard(self, squares: SquareBatch) -> tuple[Tensor, Tensor]:
+        """What the values of squares are standardised by, ``(squares, 1)``: by their own if those read are equal."""
+        loc, scale = self.loc[self.chosen], self.scale[self.chosen]
+        equal = scale < NEARBY.smallest * squares.spread
+        return torch.where(equal, squares.middle, loc), torch.where(equal, squares.spread, scale)
+
     def standardised(self, squares: SquareBatch) -> Tensor:
         """Values of the context, ``(squares, n_c, 1)``."""
-        return ((squares.y - self.loc[self.chosen]) / self.scale[self.chosen])[..., None]
+        loc, scale = self.standard(squares)
+        return ((squares.y - loc) / scale)[..., None]
 
     def between(self, squares: SquareBatch, context_only: bool = False) -> Tensor:
         """Covariance of targets and context, in this order, with the context, ``(squares, n_t + n_c, n_c)``."""
@@ -179,8 +186,8 @@ def predict(patch: Patch) -> Prediction:
         torch.log(processes.variance / base.square())[..., None],
         squares.depth[..., None],
     ]
-    standard = processes.loc[processes.chosen], processes.scale[processes.chosen]
-    return Prediction(given.mean[..., 0], base * size, torch.cat(features, -1).float(), squares.places, *standard)
+    read = torch.cat(features, -1).float()
+    return Prediction(given.mean[..., 0], base * size, read, squares.places, *processes.standard(squares))
 
 
 def _conditioned(squares: SquareBatch, processes: _Processes) -> tuple[Conditional, Tensor, Tensor]:
@@ -226,14 +233,19 @@ def _likeliest(squares: SquareBatch, processes: _Processes) -> Tensor:
     The likelihood is that of each observation given the others of its square.
     """
     n, n_tiles = len(processes.covariance), int(squares.tile[-1]) + 1
-    first = torch.searchsorted(squares.tile, torch.arange(n_tiles + 1))
-    some = squares.at(torch.cat([first[:-1], first[1:] - 1]).repeat(n))
+    # squares of equal values are likely by any reading of equal values
+    differ = squares.y.amax(1) > squares.y.amin(1)
+    tells = torch.zeros(n_tiles, dtype=torch.bool).index_put((squares.tile[differ],), torch.tensor(True))
+    candidates = (differ | ~tells[squares.tile]).nonzero()[:, 0]
+    tile = squares.tile[candidates]
+    first = torch.searchsorted(tile, torch.arange(n_tiles + 1))
+    some = squares.at(candidates[torch.cat([first[:-1], first[1:] - 1])].repeat(n))
     processes = replace(processes, chosen=torch.arange(n).repeat_interleave(2 * n_tiles))
     kernel, y = processes.between(some, context_only=True), processes.standardised(some)
     noise = processes.noise[processes.chosen].expand(y.shape[:2])
     given = condition(kernel, kernel.new_zeros(len(kernel), 0), noise, y, _all(some.y))
     density = StudentT(NEARBY.df).log_prob(given.leave_one_out[..., 0].double()) + 0.5 * given.precision.log()
-    each = density.mean(1) - processes.scale[processes.chosen][:, 0].log()
+    each = density.mean(1) - processes.standard(some)[1][:, 0].log()
     best: Tensor = each.view(n, 2, n_tiles).sum(1).argmax(0)
     return best[squares.tile]
 

@@ -30,6 +30,9 @@ class NearbySettings:
     """Side of the tiles whose squares use one reading: the one by which observations of two of them are likeliest."""
     df: float = 4.0
     """Degrees of freedom of this likelihood, so that single values do not decide."""
+    smallest: float = 1e-3
+    """Smallest scale of a reading relative to the spread of the values of a tile: one of equal values says nothing of
+    others."""
 
     @property
     def widest_px(self) -> int:
@@ -110,6 +113,8 @@ class SquareBatch:
         Flat indices of the targets in the patch, ``(n, n_t)``.
     tile : Tensor
         Number of the tile of each square, ascending, ``(n,)``.
+    middle, spread : Tensor
+        Middle of the range of all values of its tile, and half of its width, ``(n, 1)``.
     """
 
     context: Tensor
@@ -119,6 +124,8 @@ class SquareBatch:
     depth: Tensor
     places: Tensor
     tile: Tensor
+    middle: Tensor
+    spread: Tensor
 
     def at(self, index: Tensor) -> SquareBatch:
         """Some of the squares."""
@@ -157,16 +164,26 @@ def squares_of(patch: Patch) -> SquareBatch:
     order = np.argsort(~wanted, axis=1, kind="stable")[:, : count.max()]
     order = np.take_along_axis(order, np.minimum(np.arange(count.max()), count - 1), 1)
     t_row, t_col = np.take_along_axis(t_row, order, 1), np.take_along_axis(t_col, order, 1)
+    y = np.take_along_axis(near, index, 1).astype(np.float64)
+    tile = np.unique(tile, return_inverse=True)[1]
     arrays = (
         row[index] * width + col[index],
         inside_row[order] * width + inside_col[order],
-        np.take_along_axis(near, index, 1).astype(np.float64),
+        y,
         log_distance[index[:, -1]],
         _depth(patch)[t_row, t_col],
         t_row * patch.missing.shape[1] + t_col,
-        np.unique(tile, return_inverse=True)[1],
+        tile,
+        *_extremes(y, tile),
     )
     return SquareBatch(*map(torch.from_numpy, arrays))
+
+
+def _extremes(y: FloatArray, tile: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Middle of the range of the values of each tile, and half of its width, ``(n, 1)`` for its squares."""
+    first = np.searchsorted(tile, np.arange(tile[-1] + 1))
+    low, high = np.minimum.reduceat(y.min(1), first), np.maximum.reduceat(y.max(1), first)
+    return (low / 2 + high / 2)[tile, None], (high / 2 - low / 2)[tile, None]
 
 
 def _depth(patch: Patch) -> FloatArray:

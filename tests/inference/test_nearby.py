@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from scipy import ndimage
 
 import geonp
 from geonp.errors import PredictionError
@@ -68,6 +69,41 @@ def test_likeliest_reading_is_chosen(true: int) -> None:
     patch, _ = patch_of(readings, lengths[true], seed=true)
     alone = predict(replace(patch, readings=(readings[true],)))
     torch.testing.assert_close(predict(patch).mean, alone.mean)
+
+
+def test_reading_of_equal_values_says_nothing_of_others() -> None:
+    """A flat sea, whose values have no scale, beside a coast."""
+    patch, field = patch_of((exponential(8.0),), 8.0)
+    sea = replace(exponential(8.0), loc=0.0, scale=1e-30)
+    values, land = patch.values.copy(), np.s_[NEARBY.reach_px + 8 :]
+    values[: land.start] = np.where(np.isnan(values[: land.start]), np.nan, 0.0)
+    found = predict(replace(patch, values=values, readings=(sea,)))
+    y = found.mean * found.unit + found.loc
+    on_land = found.places >= 9 * 16
+    truth = torch.from_numpy(field[10:-10, 10:-10].ravel())[found.places]
+    z = ((y - truth) / (found.scale * found.unit))[on_land]
+    assert 0.5 < z.square().mean().sqrt() < 2.0
+    # the two squares that choose are on land, whatever their order
+    other = exponential(8.0)
+    for readings in ((sea, other), (other, sea)):
+        chosen = predict(replace(patch, values=values, readings=readings))
+        torch.testing.assert_close(chosen.mean, predict(replace(patch, values=values, readings=(other,))).mean)
+
+
+def test_islands_of_a_flat_sea_are_not_filled_as_sea_without_error() -> None:
+    """As in elevation: 68 m off with a standard error of 1e-38 m, before."""
+    rng, n = np.random.default_rng(0), 128
+    y, x = np.mgrid[:n, :n]
+    field = np.zeros((n, n))
+    for row, col in rng.uniform(6, n - 6, (10, 2)):
+        field += np.maximum(np.exp(-((y - row) ** 2 + (x - col) ** 2) / 12) - 0.3, 0) * rng.uniform(-100, 100)
+    missing = rng.random(field.shape) < 0.1
+    filled = geonp.infill(xr.DataArray(np.where(missing, np.nan, field), dims=("y", "x"), name="elevation"))
+    differs = ndimage.maximum_filter(np.where(missing, 0, abs(field)), 5) > 0
+    error = abs(filled["elevation"].values - field)[missing & differs]
+    standard_error = filled["elevation_standard_error"].values[missing & differs]
+    assert standard_error.min() > 1e-6
+    assert np.quantile(error / standard_error, 0.98) < 6
 
 
 def test_contradicted_observation_hardly_counts() -> None:
