@@ -194,7 +194,7 @@ def test_neighbourhoods_become_smaller_and_smaller() -> None:
     assert len(search.smaller(Neighbourhood(merge=1))) == 2
 
 
-def stack(own: float, slices: int = 3, size: int = 56) -> xr.DataArray:
+def stack(own: float, slices: int = 3, size: int = 40) -> xr.DataArray:
     """Slices that share a pattern, each with a third of its cells in gaps and something of its own."""
     rng = np.random.default_rng(0)
     shared, *alone = ndimage.gaussian_filter(rng.normal(size=(1 + slices, size, size)), 2.0, axes=(1, 2))
@@ -202,16 +202,16 @@ def stack(own: float, slices: int = 3, size: int = 56) -> xr.DataArray:
     return xr.DataArray(np.stack(fields), dims=("day", "y", "x"), name="t2m")
 
 
-def test_regression_on_other_slices_is_chosen_where_it_is_better(tmp_path: Path) -> None:
-    found = adapt(stack(own=0.3), out=tmp_path / "my.safetensors", steps=4, closer=False)
+def test_regression_on_other_slices_is_chosen_where_it_is_better(drift_model: str, tmp_path: Path) -> None:
+    found = adapt(stack(own=0.3), out=tmp_path / "my.safetensors", model=drift_model, steps=4, closer=False)
     assert found.across == "day"
     assert (found.steps, found.improved) == (0, True)
     assert found.after < 0.8 * found.before
     assert checkpoint.load_card(str(found.file)).neighbourhood.across == "day"
     # a fill with it is one across days, as far as there are any
     cut = stack(own=0.3)[:, :32, :32]
-    assert_same(geonp.infill(cut, model=found), geonp.infill(cut, across="day"))
-    assert_same(geonp.infill(cut[0], model=found), geonp.infill(cut[0]))
+    assert_same(geonp.infill(cut, model=found), geonp.infill(cut, model=drift_model, across="day"))
+    assert_same(geonp.infill(cut[0], model=found), geonp.infill(cut[0], model=drift_model))
     assert geonp.infill(cut[0], model=found, samples=1)["t2m_sample"].notnull().all()
 
 
@@ -230,9 +230,10 @@ def assert_same(first: xr.Dataset, second: xr.Dataset) -> None:
         np.testing.assert_allclose(first[name].values, second[name].values, rtol=1e-5, atol=1e-6)
 
 
-def test_other_variables_are_tried_if_asked(tmp_path: Path) -> None:
+def test_other_variables_are_tried_if_asked(drift_model: str, tmp_path: Path) -> None:
     ds = xr.Dataset({f"band{k}": one.drop_vars("day", errors="ignore") for k, one in enumerate(stack(own=0.3))})
-    found = adapt(ds, out=tmp_path / "my.safetensors", steps=1, closer=False, across="variables")
+    options = {"model": drift_model, "steps": 1, "closer": False, "across": "variables"}
+    found = adapt(ds, out=tmp_path / "my.safetensors", **options)
     assert found.across == "variables"
     assert found.after < 0.8 * found.before
     assert geonp.infill(ds.isel(x=slice(24), y=slice(24)), model=found).attrs["geonp_across"] == "variables"
@@ -240,8 +241,8 @@ def test_other_variables_are_tried_if_asked(tmp_path: Path) -> None:
         adapt(ds, out=tmp_path / "other.safetensors", across="day")
 
 
-def test_unrelated_slices_are_not_regressed_on_each_other(tmp_path: Path) -> None:
-    found = adapt(stack(own=30.0), out=tmp_path / "my.safetensors", steps=1, closer=False)
+def test_unrelated_slices_are_not_regressed_on_each_other(drift_model: str, tmp_path: Path) -> None:
+    found = adapt(stack(own=30.0), out=tmp_path / "my.safetensors", model=drift_model, steps=1, closer=False)
     assert found.across == ""
 
 
@@ -519,7 +520,7 @@ def test_outputs_are_refused_before_anything_is_read(model: str, tmp_path: Path,
             adapt(lazy, out=tmp_path / "nowhere" / "my.safetensors", model=model)
 
 
-def test_covariates_are_read_in_tasks_and_scores_and_by_the_command(tmp_path: Path) -> None:
+def test_covariates_are_read_in_tasks_and_scores_and_by_the_command(drift_model: str, tmp_path: Path) -> None:
     """The field falls with a rough covariate, which has a gap of its own and is static; the raster has two slices."""
     rng = np.random.default_rng(5)
     dem = rng.standard_normal((40, 44)).astype(np.float32)
@@ -528,7 +529,7 @@ def test_covariates_are_read_in_tasks_and_scores_and_by_the_command(tmp_path: Pa
     ds = xr.Dataset({"t2m": (("time", "y", "x"), field), "dem": (("y", "x"), dem)})
     ds.to_netcdf(tmp_path / "in.nc", engine="netcdf4")
     file = tmp_path / "my.safetensors"
-    arguments = ("--steps", 1, "--no-closer", "--across", "time", "--json", "--no-progress")
+    arguments = ("--model", drift_model, "--steps", 1, "--no-closer", "--across", "time", "--json", "--no-progress")
     done = cli("adapt", tmp_path / "in.nc", "--covariate", "dem", "--out", file, *arguments)
     found = json.loads(done.stdout)
     assert found["covariates"] == checkpoint.load_card(str(file)).training["covariates"] == ["dem"]
