@@ -106,9 +106,9 @@ def test_inverse_distances_weigh_the_other_measurements(float32: None) -> None:
     assert found.predictions["inverse_distance"].mean[1] == pytest.approx(expected)
 
 
-def test_missing_station_days_are_known_from_the_days_around_them(float32: None) -> None:
+def test_missing_station_days_are_known_from_the_days_around_them(drift_model: str, float32: None) -> None:
     frame = table(times=6).assign(value=lambda f: f["value"] + f["day"].dt.day)
-    options: dict[str, Any] = {"values": "value", "time": "day", "baselines": ["linear_across"]}
+    options: dict[str, Any] = {"values": "value", "time": "day", "baselines": ["linear_across"], "model": drift_model}
     found = geonp.cross_validate(frame, holdout="random", at_times=["2020-01-03"], **options)
     assert int(found.wanted.sum()) == 24
     assert (found.measurements.loc[found.scored, "day"] == "2020-01-03").all()
@@ -119,28 +119,31 @@ def test_missing_station_days_are_known_from_the_days_around_them(float32: None)
     assert np.sqrt(np.mean(error**2)) == pytest.approx(found.scores[OURS].rmse)
 
 
-def test_asked_times_are_those_of_the_column_although_other_times_have_no_values(float32: None) -> None:
+def test_asked_times_are_those_of_the_column_although_other_times_have_no_values(
+    drift_model: str, float32: None
+) -> None:
     """The measurements of the day before were scored."""
     frame = table(times=4)
     frame.loc[frame["day"] == "2020-01-02", "value"] = np.nan
-    found = geonp.cross_validate(frame, values="value", time="day", at_times=["2020-01-03"], baselines=[])
+    options: dict[str, Any] = {"time": "day", "baselines": [], "model": drift_model}
+    found = geonp.cross_validate(frame, values="value", at_times=["2020-01-03"], **options)
     assert (found.measurements.loc[found.wanted, "day"] == "2020-01-03").all()
     assert found.wanted.sum() == 24
 
 
-def test_values_between_uneven_times_are_linear_in_time(float32: None) -> None:
+def test_values_between_uneven_times_are_linear_in_time(drift_model: str, float32: None) -> None:
     """They were linear in the number of the time."""
     frame = table(times=4).assign(day=lambda f: f["day"].replace("2020-01-04", "2020-04-01"))
     frame["value"] = 2.0 * frame["day"].dt.day_of_year + frame["lon"]
     options: dict[str, Any] = {"time": "day", "holdout": "periods", "folds": 4, "baselines": ["linear_across"]}
-    found = geonp.cross_validate(frame, values="value", at_times=["2020-01-03"], **options)
+    found = geonp.cross_validate(frame, values="value", at_times=["2020-01-03"], model=drift_model, **options)
     np.testing.assert_allclose(found.predictions["linear_across"].mean[found.wanted], frame["value"][found.wanted])
 
 
-def test_a_time_with_one_measurement_is_not_scored(float32: None) -> None:
+def test_a_time_with_one_measurement_is_not_scored(drift_model: str, float32: None) -> None:
     """Its distance to others, which it does not have, ended in a ValueError."""
     frame = table(times=4)
-    found = geonp.cross_validate(frame.iloc[:73], values="value", time="day", folds=3)
+    found = geonp.cross_validate(frame.iloc[:73], values="value", time="day", folds=3, model=drift_model)
     assert found.scored.tolist() == [True] * 72 + [False]
     assert np.isfinite([scores.crps for scores in found.scores.values()]).all()
 
@@ -193,18 +196,18 @@ def test_classes_and_known_errors_are_used_by_all_who_can(float32: None) -> None
     assert "with the known errors sigma" in found.selection
 
 
-def test_what_is_doubtful_in_a_fold_alone_is_no_warning(float32: None) -> None:
+def test_what_is_doubtful_in_a_fold_alone_is_no_warning(drift_model: str, float32: None) -> None:
     frame = table(12).assign(kind=["only"] + ["lake"] * 6 + ["wood"] * 5)
     frame.loc[1, ["lon", "lat"]], frame.loc[2, ["lon", "lat"]] = (50.0, 50.0), (50.1, 50.1)
-    options: dict[str, Any] = {"values": "value", "baselines": ["nearest"]}
+    options: dict[str, Any] = {"values": "value", "baselines": ["nearest"], "model": drift_model}
     geonp.cross_validate(frame, holdout="one", covariates="kind", **options)
     geonp.cross_validate(frame, holdout="blocks", block_size=25.0, **options)
 
 
-def test_the_command_prints_scores_and_writes_pages_and_tables(tmp_path: Path, float32: None) -> None:
+def test_the_command_prints_scores_and_writes_pages_and_tables(tmp_path: Path, drift_model: str, float32: None) -> None:
     source, report, out = tmp_path / "a.csv", tmp_path / "a.html", tmp_path / "p.csv"
     table().to_csv(source, index=False)
-    options = ["--value", "value", "--covariate", "height", "--folds", "3"]
+    options = ["--value", "value", "--covariate", "height", "--folds", "3", "--model", drift_model]
     run = CliRunner().invoke
     done = run(main, ["evaluate", str(source), *options, "--report", str(report), "--predictions", str(out), "--json"])
     assert done.exit_code == 0, done.output
@@ -233,21 +236,32 @@ def test_the_command_prints_scores_and_writes_pages_and_tables(tmp_path: Path, f
 
 
 def test_text_from_tables_is_escaped(model: str) -> None:
-    page = render(geonp.cross_validate(table().rename(columns={"value": "<b>"}), values="<b>", model=model))
+    page = render(geonp.cross_validate(table().rename(columns={"value": "<b>"}), values="<b>", folds=2, model=model))
     assert "<b>" not in page
 
 
-def test_measurements_of_one_period_are_of_one_time(tmp_path: Path) -> None:
+def test_measurements_of_one_period_are_of_one_time(drift_model: str, tmp_path: Path) -> None:
     days = table(times=3).rename(columns={"day": "time"})
     hours = days.assign(time=days["time"] + pd.to_timedelta(np.arange(len(days)) % 24, "h"))
     asked: dict[str, Any] = {"values": "value", "time": "time", "baselines": ["nearest", "linear_across"], "folds": 3}
+    asked["model"] = drift_model
     expected, found = geonp.cross_validate(days, **asked), geonp.cross_validate(hours, every="1D", **asked)
     pd.testing.assert_frame_equal(found.to_frame(), expected.to_frame())
     with pytest.raises(InputError, match=r"every needs time: name the column of times, time=\.\.\. \(--time\)"):
         geonp.cross_validate(days.drop(columns="time"), values="value", every="1D")
     hours.to_csv(tmp_path / "hours.csv", index=False)
     arguments = ["evaluate", str(tmp_path / "hours.csv"), "--value", "value", "--time", "time", "--every", "1D"]
-    arguments += ["--baseline", "nearest", "--baseline", "linear_across", "--folds", "3", "--json"]
+    arguments += [
+        "--baseline",
+        "nearest",
+        "--baseline",
+        "linear_across",
+        "--folds",
+        "3",
+        "--json",
+        "--model",
+        drift_model,
+    ]
     said = json.loads(CliRunner().invoke(main, arguments, catch_exceptions=False).stdout)
     for scores in ((reported := found.to_dict()["scores"]), said["scores"]):
         for one in scores.values():

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 import geonp
-from geonp.inference.checkpoint import load_card
+from geonp.inference.checkpoint import load_card, load_model, save
 from geonp.inference.context import Neighbourhood
 from geonp.inference.far import FAR, block_sums, far_context
 from geonp.inference.limits import neighbourhood_errors
@@ -78,11 +78,23 @@ def strait() -> xr.DataArray:
 
 
 @pytest.fixture(scope="module")
-def filled(strait: xr.DataArray) -> xr.Dataset:
-    return geonp.infill(strait)
+def far_model(drift_model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The small model with far context: any reads the same of it."""
+    network, card = load_model(drift_model)
+    fields = card.model_dump(exclude={"parameters", "sha256", "settings_sha256", "format"})
+    fields["neighbourhood"] |= {"n_context": 64, "far": NEAR.far}
+    file = tmp_path_factory.mktemp("far") / "far.safetensors"
+    save(network, file, **fields)
+    return str(file)
 
 
-def test_the_middle_of_a_wide_gap_is_filled_from_both_shores(strait: xr.DataArray, filled: xr.Dataset) -> None:
+@pytest.fixture(scope="module")
+def filled(strait: xr.DataArray, far_model: str) -> xr.Dataset:
+    return geonp.infill(strait, model=far_model)
+
+
+def test_the_middle_of_a_wide_gap_is_filled_from_both_shores(strait: xr.DataArray) -> None:
+    filled = geonp.infill(strait)
     reach = load_card("tnpkr-sa").neighbourhood.reach_px
     beyond = filled.sst.values[:, 40 + reach + 8 : 290 - reach - 8]
     assert beyond.size
@@ -92,28 +104,28 @@ def test_the_middle_of_a_wide_gap_is_filled_from_both_shores(strait: xr.DataArra
     assert min(west, east) < beyond.mean() < max(west, east)
 
 
-def test_chunks_do_not_change_wide_gaps(strait: xr.DataArray, filled: xr.Dataset) -> None:
-    parts = geonp.infill(strait.chunk(y=10, x=100)).compute()
+def test_chunks_do_not_change_wide_gaps(strait: xr.DataArray, filled: xr.Dataset, far_model: str) -> None:
+    parts = geonp.infill(strait.chunk(y=10, x=100), model=far_model).compute()
     for name in ("sst", "sst_standard_error"):
         np.testing.assert_allclose(parts[name], filled[name], atol=1e-3)
 
 
-def test_stores_read_the_far_shore(strait: xr.DataArray, filled: xr.Dataset, tmp_path: Path) -> None:
+def test_stores_read_the_far_shore(strait: xr.DataArray, filled: xr.Dataset, far_model: str, tmp_path: Path) -> None:
     strait.to_netcdf(tmp_path / "in.nc")
     with xr.open_dataset(tmp_path / "in.nc") as source:
-        geonp.fill_store(source, tmp_path / "out.zarr", chunks=110)
+        geonp.fill_store(source, tmp_path / "out.zarr", chunks=110, model=far_model)
     with xr.open_zarr(tmp_path / "out.zarr") as store:
         np.testing.assert_allclose(store.sst, filled.sst, atol=1e-4)
 
 
-def test_far_values_outside_of_the_mask_are_not_read(strait: xr.DataArray) -> None:
+def test_far_values_outside_of_the_mask_are_not_read(strait: xr.DataArray, far_model: str) -> None:
     domain = xr.ones_like(strait, bool)
     domain[:, 300:] = False
     odd = strait.copy()
     odd[:, 300:] += 50
-    expected = geonp.infill(strait, mask=domain).sst.values[:, :290]
+    expected = geonp.infill(strait, mask=domain, model=far_model).sst.values[:, :290]
     for obj in (odd, odd.chunk(x=110)):
-        inside = geonp.infill(obj, mask=domain).sst.values[:, :290]
+        inside = geonp.infill(obj, mask=domain, model=far_model).sst.values[:, :290]
         np.testing.assert_allclose(inside, expected, atol=1e-4)
 
 
