@@ -50,9 +50,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     coords = {"y": 5e6 - 5 - 10.0 * np.arange(SIDE), "x": 5e5 + 5 + 10.0 * np.arange(SIDE)}
     masks = xr.Dataset({"cloud_mask": (("y", "x"), cloud.astype("i1")), "other": (("y", "x"), scl)}, coords)
     masks.to_netcdf("masks.nc", engine="netcdf4")
-    time = np.datetime64("2017-05-01", "ns") + 10 * np.arange(4) * np.timedelta64(1, "D")
-    ndvi = np.stack([np.where(np.roll(cloud, 5 * k, 0), 0.0, 0.5 + 0.1 * np.sin(y / 3 + k)) for k in range(4)])
-    stack = {"ndvi": ndvi, "cloud_mask": np.stack([np.roll(cloud, 5 * k, 0) for k in range(4)]).astype("i1")}
+    time = np.datetime64("2017-05-01", "ns") + 10 * np.arange(3) * np.timedelta64(1, "D")
+    ndvi = np.stack([np.where(np.roll(cloud, 5 * k, 0), 0.0, 0.5 + 0.1 * np.sin(y / 3 + k)) for k in range(3)])
+    stack = {"ndvi": ndvi, "cloud_mask": np.stack([np.roll(cloud, 5 * k, 0) for k in range(3)]).astype("i1")}
     ds = xr.Dataset({name: (("time", "y", "x"), values) for name, values in stack.items()}, {"time": time, **coords})
     ds.attrs["crs"] = "EPSG:32633"
     ds.to_netcdf("ndvi.nc", engine="netcdf4")
