@@ -82,12 +82,14 @@ def test_the_median_on_request(filled: xr.Dataset) -> None:
     assert median.attrs["geonp_statistic"] == "median"
 
 
-def test_lazy_chunked_and_stored_alike(filled: xr.Dataset, tmp_path: Path, computes_nothing: Callable[[], Any]) -> None:
+def test_lazy_chunked_and_stored_alike(model: str, tmp_path: Path, computes_nothing: Callable[[], Any]) -> None:
+    asked = {"bounds": (0, None), "model": model, **ASKED}
+    filled = rain().geonp.infill(**asked)
     with computes_nothing():
-        lazy = rain().chunk(y=13, x=17).geonp.infill(bounds=(0, None), **ASKED)
+        lazy = rain().chunk(y=13, x=17).geonp.infill(**asked)
     assert list(lazy) == list(filled)
     assert all(array.chunks is not None for array in lazy.values())
-    fill_store(rain().to_dataset(), tmp_path / "out.zarr", chunks=16, bounds=(0, None), **ASKED)
+    fill_store(rain().to_dataset(), tmp_path / "out.zarr", chunks=16, **asked)
     with xr.open_zarr(tmp_path / "out.zarr") as stored:
         for other in (lazy.compute(), stored.compute()):
             for name, array in filled.items():
@@ -115,11 +117,11 @@ def test_samples_lie_within_the_bounds(model: str) -> None:
     assert sample.values[:, gaps].std(0).max() > 0
 
 
-def test_slices_across_and_known_errors_have_bounds_too() -> None:
+def test_slices_across_and_known_errors_have_bounds_too(drift_model: str) -> None:
     source = rain((3, 24, 24))
     errors = xr.full_like(source, 0.1).rename("sigma")
     for options in ({"across": "time"}, {"errors": errors}):
-        out = source.geonp.infill(bounds=(0, None), quantiles=[0.025], **options)
+        out = source.geonp.infill(bounds=(0, None), quantiles=[0.025], model=drift_model, **options)
         assert float(out.rain.min()) >= 0
         assert float(out.rain_quantile.min()) >= 0
         assert not out.rain.isnull().any()
@@ -128,7 +130,7 @@ def test_slices_across_and_known_errors_have_bounds_too() -> None:
 @pytest.mark.parametrize("bounds_", [None, (0, None)])
 @pytest.mark.parametrize("across", [None, "time"])
 def test_estimates_of_values_at_the_bounds_are_no_inexact_measurements(
-    bounds_: tuple[float, None] | None, across: str | None, monkeypatch: pytest.MonkeyPatch
+    bounds_: tuple[float, None] | None, across: str | None, drift_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The network sees all values if some are estimates, see Prepared.seen_mask."""
     found = set()
@@ -140,7 +142,7 @@ def test_estimates_of_values_at_the_bounds_are_no_inexact_measurements(
 
     monkeypatch.setattr(Prepared, "seen_mask", spy)
     source = rain((3, 28, 32))
-    infill(source, bounds=bounds_, across=across, errors=xr.full_like(source, 0.1))
+    infill(source, bounds=bounds_, across=across, errors=xr.full_like(source, 0.1), model=drift_model)
     assert found == {bounds_ is not None}
 
 

@@ -41,6 +41,12 @@ def gridded(float32: None) -> xr.Dataset:
     return geonp.interpolate(measurements(noise=0.1), lattice((0, 0, 50, 50), 2), quantiles=[0.25, 0.75], tails=True)
 
 
+@pytest.fixture(scope="module")
+def roughly(float32: None, drift_model: str) -> xr.Dataset:
+    """The same by a small model, for what does not depend on it."""
+    return geonp.interpolate(measurements(noise=0.1), lattice((0, 0, 50, 50), 2), model=drift_model)
+
+
 @pytest.mark.parametrize(("name", "warns"), [("landcover", True), ("WorldCover", True), ("depth", False)])
 def test_classes_in_a_table_are_not_interpolated_without_a_word(name: str, warns: bool) -> None:
     table = measurements(40).assign(value=np.arange(40) % 4).rename(columns={"value": name})
@@ -76,39 +82,39 @@ def test_half_of_new_measurements_lie_between_the_quartiles(gridded: xr.Dataset)
     assert 0.42 < float(between) < 0.6
 
 
-def test_a_lazy_grid_computes_nothing_and_gives_the_same(gridded: xr.Dataset) -> None:
+def test_a_lazy_grid_computes_nothing_and_gives_the_same(roughly: xr.Dataset, drift_model: str) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("computed")
 
     grid = lattice((0, 0, 50, 50), 2)
     with dask.config.set(scheduler=refuse):
-        lazy = geonp.interpolate(measurements(noise=0.1), grid.chunk({"y": 10, "x": 18}))
+        lazy = geonp.interpolate(measurements(noise=0.1), grid.chunk({"y": 10, "x": 18}), model=drift_model)
     assert lazy["value"].chunks == ((10, 10, 5), (18, 7))
-    error = gridded["value_standard_error"]
-    assert float((abs(lazy["value"] - gridded["value"]) / error).max()) < 1e-3
+    error = roughly["value_standard_error"]
+    assert float((abs(lazy["value"] - roughly["value"]) / error).max()) < 1e-3
     assert float((lazy["value_standard_error"] / error - 1).__abs__().max()) < 1e-3
 
 
-def test_a_table_of_places_gives_what_the_grid_gives(gridded: xr.Dataset) -> None:
-    places = pd.DataFrame({"x": gridded.x.values[[3, 15]], "y": gridded.y.values[[20, 7]]})
-    found = geonp.interpolate(measurements(noise=0.1), places)
+def test_a_table_of_places_gives_what_the_grid_gives(roughly: xr.Dataset, drift_model: str) -> None:
+    places = pd.DataFrame({"x": roughly.x.values[[3, 15]], "y": roughly.y.values[[20, 7]]})
+    found = geonp.interpolate(measurements(noise=0.1), places, model=drift_model)
     assert found["value"].dims == ("point",)
-    expected = gridded["value"].values[[20, 7], [3, 15]]
+    expected = roughly["value"].values[[20, 7], [3, 15]]
     np.testing.assert_allclose(found["value"], expected, atol=1e-3)
     np.testing.assert_array_equal(found.x, places["x"])
 
 
-def test_rows_can_come_in_any_order_and_with_gaps(gridded: xr.Dataset) -> None:
+def test_rows_can_come_in_any_order_and_with_gaps(roughly: xr.Dataset, drift_model: str) -> None:
     table = measurements(noise=0.1).sample(frac=1, random_state=1)
     empty = pd.DataFrame({"x": [1.0, np.nan, 3.0], "y": [1.0, 2.0, 3.0], "value": [np.nan, 1.0, np.inf]})
-    found = geonp.interpolate(pd.concat([empty, table]), lattice((0, 0, 50, 50), 2))
-    np.testing.assert_allclose(found["value"], gridded["value"], atol=1e-4)
+    found = geonp.interpolate(pd.concat([empty, table]), lattice((0, 0, 50, 50), 2), model=drift_model)
+    np.testing.assert_allclose(found["value"], roughly["value"], atol=1e-4)
 
 
-def test_units_and_offsets_of_places_do_not_matter(gridded: xr.Dataset) -> None:
+def test_units_and_offsets_of_places_do_not_matter(roughly: xr.Dataset, drift_model: str) -> None:
     table = measurements(noise=0.1).assign(x=lambda t: 1000 * t.x + 4e5, y=lambda t: 1000 * t.y + 5e6)
-    found = geonp.interpolate(table, lattice((4e5, 5e6, 4.5e5, 5.05e6), 2000))
-    off = abs(found["value"].values - gridded["value"].values) / gridded["value_standard_error"].values
+    found = geonp.interpolate(table, lattice((4e5, 5e6, 4.5e5, 5.05e6), 2000), model=drift_model)
+    off = abs(found["value"].values - roughly["value"].values) / roughly["value_standard_error"].values
     assert off.max() < 0.01
 
 
@@ -252,11 +258,11 @@ def test_a_grid_has_the_units_of_its_reference_system() -> None:
     assert metres.x.attrs["units"] == "m"
 
 
-def test_the_command_writes_a_raster(tmp_path: Path) -> None:
+def test_the_command_writes_a_raster(model: str, tmp_path: Path) -> None:
     source, target = tmp_path / "points.csv", tmp_path / "grid.tif"
     columns = {"x": "lon", "y": "lat", "value": "value [degC]"}
     measurements(100).rename(columns=columns).to_csv(source, index=False)
-    result = cli("grid", source, target, "--resolution", "2", "--quantile", "0.9")
+    result = cli("grid", source, target, "--resolution", "2", "--quantile", "0.9", "--model", model)
     assert "Interpolated 100 points to 625 cells" in result.output
     with xr.open_dataset(target, engine="rasterio") as found:
         assert found.rio.crs.to_epsg() == 4326
@@ -264,7 +270,7 @@ def test_the_command_writes_a_raster(tmp_path: Path) -> None:
     again = cli("grid", source, target, "--like", target, code=1)
     assert "exists" in again.output
     netcdf = tmp_path / "grid.nc"
-    result = cli("grid", source, netcdf, "--like", target, "--json")
+    result = cli("grid", source, netcdf, "--like", target, "--json", "--model", model)
     with xr.open_dataset(netcdf) as found:
         assert [found[name].attrs["units"] for name in ("value", "value_standard_error")] == ["degC", "degC"]
     cli("grid", source, tmp_path / "o.nc", "--like", target, "--bounds", "0", "0", "1", "1", code=2)
@@ -442,7 +448,7 @@ def test_a_grid_around_places_does_not_go_round_the_globe(middle: float, west: f
     assert grid.sizes == {"lat": 5, "lon": 10}
 
 
-def test_bounds_of_measurements(float32: None, tmp_path: Path) -> None:
+def test_bounds_of_measurements(float32: None, model: str, tmp_path: Path) -> None:
     table = measurements(n=150, noise=0.1)
     table["value"] = np.maximum(table["value"] - 0.2, 0)
     grid = lattice((0, 0, 50, 50), 2)
@@ -459,12 +465,13 @@ def test_bounds_of_measurements(float32: None, tmp_path: Path) -> None:
     np.testing.assert_allclose(of.sf(0.0), out["value_exceedance"][0], atol=1e-6)
     wet = (wave(out.x, out.y).transpose(*out["value"].dims) > 0.2).values
     assert out["value_exceedance"].values[0][wet].mean() > 0.8 > 0.3 > out["value_exceedance"].values[0][~wet].mean()
-    lazy = geonp.interpolate(table, grid.chunk(x=13), bounds=(0, None), **asked)
+    asked |= {"bounds": (0, None), "model": model}
+    lazy = geonp.interpolate(table, grid.chunk(x=13), **asked)
     assert lazy["value_exceedance"].chunks is not None
-    for name, array in out.items():
+    for name, array in geonp.interpolate(table, grid, **asked).items():
         np.testing.assert_allclose(lazy[name], array, rtol=1e-3, atol=1e-4, err_msg=str(name))
     table.to_csv(tmp_path / "in.csv", index=False)
-    options = ["--resolution", "2", "--value-bounds", "0,", "--statistic", "median", "--exceed", "0"]
+    options = ["--resolution", "2", "--value-bounds", "0,", "--statistic", "median", "--exceed", "0", "--model", model]
     cli("grid", tmp_path / "in.csv", tmp_path / "out.nc", *options)
     with xr.open_dataset(tmp_path / "out.nc") as written:
         assert float(written["value"].min()) == 0
