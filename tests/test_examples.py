@@ -83,6 +83,7 @@ def test_the_guide_to_classes_has_its_picture(tmp_path: Path) -> None:
     assert (tmp_path / "classes.png").stat().st_size > 10_000
 
 
+@pytest.mark.usefixtures("few_patches")
 def test_the_guide_to_covariates_has_its_row_and_its_picture(tmp_path: Path) -> None:
     guide = runpy.run_path(str(EXAMPLES / "covariates_figure.py"))
     covariate = np.random.default_rng(0).standard_normal((24, 30)).astype(np.float32)
