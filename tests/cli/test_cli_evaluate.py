@@ -101,12 +101,14 @@ def test_a_variable_is_evaluated_with_the_others_beside_it(source: Path) -> None
     assert list(found["scores"]) == ["geonp + across", "geonp", "linear"]
 
 
-def test_a_variable_of_a_group_is_evaluated_with_the_others_beside_it(source: Path, tmp_path: Path) -> None:
+def test_a_variable_of_a_group_is_evaluated_with_the_others_beside_it(
+    source: Path, drift_model: str, tmp_path: Path
+) -> None:
     """The name of the group ended in a KeyError."""
     grouped = tmp_path / "grouped.nc"
     with xr.open_dataset(source) as ds:
         ds.to_netcdf(grouped, group="air")
-    options = ("--across", "variables", "--baseline", "linear", "--json")
+    options = ("--across", "variables", "--baseline", "linear", "--json", "--model", drift_model)
     found = json.loads(cli("evaluate", grouped, "--variable", "air/humidity", *options).stdout)
     plain = json.loads(cli("evaluate", source, "--variable", "humidity", *options).stdout)
     assert found["scores"]["geonp + across"]["crps"] == plain["scores"]["geonp + across"]["crps"]
