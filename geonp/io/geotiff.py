@@ -169,7 +169,9 @@ def _create(
 ) -> None:
     """Create a GeoTIFF without values, with tags, scales and offsets; `gcps` are control points and their CRS."""
     try:
-        with rasterio.open(draft, "w", driver="GTiff", tiled=True, BIGTIFF="IF_SAFER", **profile) as file:
+        # blocks of interleaved bands would be read and written again for each band
+        kept = {"tiled": True, "INTERLEAVE": "BAND", "BIGTIFF": "IF_SAFER"}
+        with rasterio.open(draft, "w", driver="GTiff", **kept, **profile) as file:
             if gcps is not None:
                 file.gcps = gcps
             write_tags(file, ds, layers)

@@ -96,6 +96,26 @@ def test_a_geotiff_with_other_cells_than_were_written_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_bands_are_written_without_the_blocks_of_others(
+    ds: xr.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing many interleaved bands one after the other takes time with the square of their number."""
+    copy, drafts = rasterio.shutil.copy, []
+
+    def noting(source: Path, target: Path, **options: Any) -> None:
+        with rasterio.open(source) as file:
+            drafts.append(file.interleaving.name)
+        copy(source, target, **options)
+
+    monkeypatch.setattr(rasterio.shutil, "copy", noting)
+    for driver in ("COG", "GTiff"):
+        write_raster(ds, tmp_path / f"{driver}.tif", driver=driver)
+        with rasterio.open(tmp_path / f"{driver}.tif") as file:
+            assert file.interleaving.name == "pixel"
+            np.testing.assert_array_equal(file.read(), ds["a"])
+    assert drafts == ["band", "band"]
+
+
 @pytest.mark.parametrize("lossy", [False, True])
 def test_a_single_cell_that_differs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lossy: bool) -> None:
     """Chunks and blocks of the file differ; with a lossy compression, the draft has the wrong cell."""
