@@ -13,7 +13,7 @@ import click
 
 from geonp.raster.covariates import RESAMPLINGS
 
-from .options import fill_option, together
+from .options import fill_option, may_be_remote, together
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -43,10 +43,9 @@ errors = fill_option(
 def opener(storage_options: Mapping[str, Any] | None = None, **defaults: Any) -> Callable[..., xr.Dataset]:
     """:func:`geonp.io.files.open_raster` with defaults, and with `storage_options` for URLs."""
     from geonp.io.files import open_raster
-    from geonp.io.location import is_remote
 
     def opened(place: str, **options: Any) -> xr.Dataset:
-        options = {**defaults, "storage_options": storage_options if is_remote(place) else None, **options}
+        options = {**defaults, "storage_options": storage_options if may_be_remote(place) else None, **options}
         return open_raster(place, **options)
 
     return opened

@@ -252,11 +252,16 @@ def pair(option: str, hint: str) -> tuple[str, str]:
     return name, value
 
 
+def may_be_remote(place: str) -> bool:
+    """Whether a place is a URL, or may be a file of references to URLs."""
+    return is_remote(place) or place.lower().endswith(".json")
+
+
 def _has_url(value: object) -> bool:
     """Whether the value of a parameter has a URL, perhaps after a name."""
     if isinstance(value, (tuple, list)):
         return any(map(_has_url, value))
-    return isinstance(value, str) and is_remote(value)
+    return isinstance(value, str) and may_be_remote(value)
 
 
 def file_system(options: tuple[str, ...]) -> dict[str, Any]:

@@ -28,17 +28,24 @@ class Session(Protocol):
 
 
 class Engine:
-    """A raster that an engine opens, as a tree of a single group."""
+    """A raster that an engine opens, as a tree of a single group.
 
-    def __init__(self, name: Literal["kerchunk", "icechunk"], path: str) -> None:
-        self.name, self.path = name, path
+    `options` are those of the file system that references of kerchunk lead to.
+    """
+
+    def __init__(
+        self, name: Literal["kerchunk", "icechunk"], path: str, options: Mapping[str, Any] | None = None
+    ) -> None:
+        self.name, self.path, self.options = name, path, dict(options or {})
 
     def open(self, chunks: Any = None, group: str = "") -> xr.Dataset:
         """Open without decoding; as dask arrays unless `chunks` is None."""
         options: Any = {"decode_cf": False, "chunks": None if chunks is None else {}, "cache": False}
         if self.name == "kerchunk":
             _require("kerchunk", "kerchunk")
-            store = import_module("kerchunk.utils").refs_as_store(self.path, read_only=True)
+            store = import_module("kerchunk.utils").refs_as_store(
+                self.path, read_only=True, remote_options=self.options
+            )
         else:
             _require("icechunk", "icechunk")
             import icechunk

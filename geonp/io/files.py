@@ -88,7 +88,8 @@ def open_raster(
         chunk, or its cells by dimension. With None, arrays are lazy arrays of xarray instead of dask arrays, which
         :func:`geonp.fill_store` reads unit by unit.
     storage_options : mapping, optional
-        Options of the file system of a URL, for fsspec. They are never logged or stored.
+        Options of the file system of a URL, or of URLs that a file of references leads to, for fsspec. They are never
+        logged or stored.
     group : str, optional
         Path of the group to open in NetCDF, GRIB or Zarr. By default the root, or the only group with a raster, or
         with the `variables`.
@@ -198,7 +199,7 @@ def _open_stored(
 def _tree_of(source: Source, options: dict[str, Any]) -> Tree:
     match source.reader:
         case "kerchunk" | "icechunk":
-            return Engine(source.reader, source.path)
+            return Engine(source.reader, source.path, options)
         case "grib":
             return Grib(source.path)
         case "zarr":

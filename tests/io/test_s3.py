@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -113,6 +114,28 @@ def test_a_store_is_filled_although_requests_fail(
     assert Journal("s3://rasters/out.zarr", options).job() is None
     with pytest.raises(OutputError, match="The output exists"):
         fill_store(given, "s3://rasters/out.zarr", chunks=16, **how)
+
+
+def test_references_lead_to_a_store_with_its_options(
+    model: str, options: dict[str, Any], source: xr.Dataset, tmp_path: Path
+) -> None:
+    hdf = pytest.importorskip("kerchunk.hdf")
+    local, references = tmp_path / "a.nc", tmp_path / "a.json"
+    source.to_netcdf(local, engine="netcdf4")
+    fsspec.filesystem("s3", **options).put(str(local), "rasters/a.nc")
+    with local.open("rb") as file:
+        found = hdf.SingleHdf5ToZarr(file, "s3://rasters/a.nc", inline_threshold=0).translate()
+    references.write_text(json.dumps(found))
+    local.unlink()
+    for chunks in ("auto", None):
+        ds = open_raster(references, chunks=chunks, storage_options=options)
+        np.testing.assert_array_equal(ds["a"], source["a"])
+    given = [f"--storage-option={name}={json.dumps(value)}" for name, value in options.items()]
+    cli("fill", str(references), str(tmp_path / "out.zarr"), "--model", model, *given)
+    cli("fill", str(references), str(tmp_path / "out.nc"), "--model", model, *given)
+    for name in ("out.zarr", "out.nc"):
+        assert open_raster(tmp_path / name)["a"].notnull().all()
+        assert SECRET.encode() not in b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
 
 
 def test_the_command_line_resumes_on_a_store_and_keeps_secrets(
