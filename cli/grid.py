@@ -130,9 +130,10 @@ def grid(
     """Interpolate measurements to a grid, or to locations.
 
     Values, standard errors and flags are written to OUT. POINTS is a table: CSV (separated by commas, semicolons, tabs
-    or blanks), Parquet, GeoParquet, GeoPackage, GeoJSON or a shapefile of points; or NetCDF or Zarr with variables
-    along one dimension, or of a swath with two-dimensional longitudes and latitudes. Several files, such as the swaths
-    of a week, are joined to one table. The grid is that of another raster (--like), or has square cells (--resolution).
+    or blanks; with columns of coordinates, or of points such as POINT (10.5 47.2)), Parquet, GeoParquet, GeoPackage,
+    GeoJSON or a shapefile of points; or NetCDF or Zarr with variables along one dimension, or of a swath with
+    two-dimensional longitudes and latitudes. Several files, such as the swaths of a week, are joined to one table. The
+    grid is that of another raster (--like), or has square cells (--resolution).
     Covariates are known everywhere: with --covariate elevation=dem.tif, the raster is read in the grid and, unless the
     table has a column elevation, at the measurements. With --time date, OUT has a field for each date. OUT is NetCDF
     (.nc), Zarr (.zarr) or GeoTIFF (.tif), by its extension, and appears once it is complete. With --at, it is a table.

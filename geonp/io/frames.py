@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -10,12 +11,15 @@ import pandas as pd
 import xarray as xr
 from pyproj import CRS
 
-from geonp.errors import InputError, from_extra
+from geonp.errors import InputError, from_extra, reason
 from geonp.io.columns import TABLES, plain
 from geonp.io.nodata import known
 from geonp.io.ragged import by_sample
 from geonp.raster.arrays import Float64Array
 from geonp.raster.units import measure_of
+
+_POINT = re.compile(r"\s*(SRID=\d+;)?\s*(MULTI)?POINT\b", re.IGNORECASE)
+_WITH_CRS = re.compile(r"\s*(?:SRID=(\d+);)?(.*)", re.IGNORECASE | re.DOTALL)
 
 SELECTED = "geonp_selected"
 """Attribute of a table that names the columns by which its rows were selected."""
@@ -27,8 +31,9 @@ def as_frame(
     """A table as a DataFrame, with the attributes of its columns and its CRS, if it says one.
 
     Named levels of an index are columns, and ragged arrays lie along their samples. Missing and invalid values of a
-    Dataset are NaN. The points of a GeoDataFrame become columns, as of :func:`with_places`. Raises InputError for
-    anything else than a table, geometries that are no points, and, unless `crossed`, a Dataset of several dimensions.
+    Dataset are NaN. The points of a GeoDataFrame become columns, as of :func:`with_places`, and so do points as
+    well-known text in a table without columns of coordinates. Raises InputError for anything else than a table,
+    geometries that are no points, and, unless `crossed`, a Dataset of several dimensions.
     """
     if isinstance(points, xr.Dataset):
         attrs: dict[str, Mapping[Hashable, Any]] = {str(k): dict(v.attrs) for k, v in points.variables.items()}
@@ -43,6 +48,7 @@ def as_frame(
         geometry: Any = points.geometry
         places = points_of(geometry.to_numpy(), "the table")
         points = with_places(pd.DataFrame(points.drop(columns=geometry.name)), places, geometry.crs)
+    points = _with_places_in_text(points)
     units = points.attrs.get("units")  # a text says not of which column it is
     attrs = {name: {"units": unit} for name, unit in units.items()} if isinstance(units, Mapping) else {}
     frame = _in_own_byte_order(in_text(points.reset_index(levels_of(points)).infer_objects()))
@@ -131,6 +137,37 @@ def with_places(table: pd.DataFrame, places: Float64Array, crs: Any) -> pd.DataF
     if len(np.unique(places[np.isfinite(places[:, 2]), 2])) > 1 and "z" not in map(str.lower, map(str, table)):
         table = table.assign(z=places[:, 2])
     table.attrs["crs"] = system
+    return table
+
+
+def _with_places_in_text(table: pd.DataFrame) -> pd.DataFrame:
+    """A table with the places of the first column of points as well-known text, unless it has columns of coordinates.
+
+    As PostGIS writes them, texts may begin with the number of a CRS. Raises InputError for several CRS, text that is
+    not well-known, and other geometries.
+    """
+    if {plain(str(name)) for name in table} & {*TABLES.x_names, *TABLES.y_names}:
+        return table
+    for name, column in table.items():
+        known_rows = column.dropna()
+        if known_rows.empty or not (isinstance(known_rows.iloc[0], str) and _POINT.match(known_rows.iloc[0])):
+            continue
+        with from_extra("vector", "shapely"):
+            import shapely
+        parts = known_rows.astype(str).str.extract(_WITH_CRS)
+        systems = {f"EPSG:{number}" for number in parts[0].dropna()}
+        if len(systems) > 1:
+            got = ", ".join(sorted(systems))
+            raise InputError(f"column {name!r} has points in several CRS: got {got}, expected one")
+        shapes = np.full(len(table), None, object)
+        try:
+            shapes[column.notna().to_numpy()] = shapely.from_wkt(parts[1].to_numpy(object))
+        except shapely.errors.ShapelyError as error:
+            raise InputError(
+                f"column {name!r} must hold points as well-known text, such as 'POINT (10.5 47.2)': {reason(error)}"
+            ) from error
+        crs = table.attrs.get("crs") if not systems else systems.pop()
+        return with_places(table, points_of(shapes, f"column {name!r}"), crs)
     return table
 
 

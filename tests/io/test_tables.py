@@ -120,6 +120,30 @@ def test_points_in_multipoints_with_a_z_and_without_a_crs(tmp_path: Path) -> Non
         assert table.others["z"].tolist() == [0, 1, 2]
 
 
+def test_points_are_read_from_well_known_text(tmp_path: Path) -> None:
+    places = points()
+    places.to_csv(tmp_path / "a.csv", index=False)  # GeoDataFrames are written so
+    table = read_table(read_points(tmp_path / "a.csv"), "temp", None, None)
+    np.testing.assert_allclose(table.xy, FRAME[["lon", "lat"]])
+    assert (table.x, table.y, table.crs) == ("lon", "lat", None)
+
+    text = [f"SRID=32632;Point Z ({500_000 + 10 * i} {5_200_000 - i} {i})" for i in range(2)]
+    frame = pd.DataFrame({"temp": [1.0, 2.0, 3.0], "geom": [*text, None]})
+    table = read_table(frame, "temp", None, None)
+    np.testing.assert_array_equal(table.xy, [[500_000, 5_200_000], [500_010, 5_199_999], [np.nan, np.nan]])
+    assert table.crs.to_epsg() == 32632
+    # columns of coordinates say more
+    table = read_table(frame.assign(lon=7.0, lat=[50.0, 51.0, 52.0]), "temp", None, None)
+    np.testing.assert_array_equal(table.xy[:, 1], [50.0, 51.0, 52.0])
+    for other, message in (
+        ("SRID=4326;POINT (1 2)", "points in several CRS: got EPSG:32632, EPSG:4326, expected one"),
+        ("POINT (1 a)", "must hold points as well-known text, such as"),
+        ("LINESTRING (0 0, 1 1)", "column 'geom' must hold points, got LineString"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_table(frame.assign(geom=[*text, other]), "temp", None, None)
+
+
 @pytest.mark.parametrize("name", [None, "id"])
 def test_an_index_holds_columns_too(name: str | None, tmp_path: Path) -> None:
     frame = FRAME.set_index(["lon", "lat"]) if name is None else FRAME.set_index(pd.Index([0.5, 1.5, 2.5], name=name))
