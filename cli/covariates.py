@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -225,9 +226,10 @@ def read_covariate(text: str) -> str | xr.DataArray | xr.Dataset:
     if not name:
         return ds
     if len(ds.data_vars) != 1:
+        example = quote(f"{name}={place}:{next(iter(ds.data_vars), 'variable')}")
         raise InputError(
             f"{place} has {len(ds.data_vars)} variables: got {', '.join(map(repr, ds.data_vars))}, expected one; "
-            f"choose it, for example --covariate {name}={place}:{next(iter(ds.data_vars), 'variable')}"
+            f"choose it, for example --covariate {example}"
         )
     (array,) = ds.data_vars.values()
     if "source" in ds.encoding:

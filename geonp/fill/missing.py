@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any, ClassVar
 
 import numpy as np
@@ -70,7 +71,8 @@ class Flags:
         if measured := [name for name in self.measured if name in ds]:
             warn(
                 f"{', '.join(map(str, measured))}: says where other variables are missing, and is not filled. To hide "
-                f"and fill its own values, choose it alone: ds[[{measured[0]!r}]] (--variable {measured[0]})."
+                f"and fill its own values, choose it alone: ds[[{measured[0]!r}]] "
+                f"(--variable {quote(str(measured[0]))})."
             )
         return others
 

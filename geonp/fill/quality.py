@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from shlex import quote
 
 import numpy as np
 import xarray as xr
@@ -24,9 +25,10 @@ def warn_of_quality(ds: xr.Dataset, grid: Grid, variables: Sequence[Variable]) -
             condition = f"{layers[0]}={'FLAG' if flags else 'NUMBER'}"
             warn(
                 f"{variable.label}: {', '.join(map(repr, layers))} says how good its values are, but hides none: all "
-                f"are used. To hide bad ones, say which they are: missing={condition!r} (--gaps-where {condition})"
+                f"are used. To hide bad ones, say which they are: missing={condition!r} "
+                f"(--gaps-where {quote(condition)})"
                 f"{f', one of {flags}' if flags else ''}. If all are good, choose the variable alone: "
-                f"ds[[{variable.label!r}]] (--variable {variable.label})."
+                f"ds[[{variable.label!r}]] (--variable {quote(variable.label)})."
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from shlex import quote
 
 import xarray as xr
 
@@ -96,7 +97,7 @@ def _warn_of_passed(ds: xr.Dataset, grid: Grid, names: Sequence[Hashable], class
     if not classes and (passed := [name for name in passed_classes(ds, grid) if name not in names]):
         warn(
             f"{', '.join(map(str, passed))}: classes pass through as they are, because other variables are numbers. To "
-            f"fill them, choose them alone: ds[[{passed[0]!r}]] (--variable {passed[0]})."
+            f"fill them, choose them alone: ds[[{passed[0]!r}]] (--variable {quote(str(passed[0]))})."
         )
     if times := [name for name, da in ds.items() if da.dtype.kind in "mM" and grid.spans(da)]:
         warn(f"{', '.join(map(str, times))}: times pass through as they are, and are not filled.")
@@ -104,7 +105,7 @@ def _warn_of_passed(ds: xr.Dataset, grid: Grid, names: Sequence[Hashable], class
         warn(
             f"{', '.join(f'{name!r} {ds[name].dims}' for name in others)}: not on the grid of {names[0]!r} "
             f"({grid.y_dim!r}, {grid.x_dim!r}), and passed through as they are. Fill each grid on its own, for "
-            f"example ds[[{others[0]!r}]] (--variable {others[0]})."
+            f"example ds[[{others[0]!r}]] (--variable {quote(str(others[0]))})."
         )
 
 
@@ -147,7 +148,7 @@ def _warn_of_versions(ds: xr.Dataset, names: Sequence[Hashable]) -> None:
     warn(
         f"{', '.join(map(str, names))}: {along!r} separates final and preliminary data of ERA5, of which each time has "
         f"one, and both are filled on their own. Merge them before: {first}.combine_first({second}). To fill the final "
-        f"data alone: {first} (--select {along}={labels[0]})."
+        f"data alone: {first} (--select {quote(f'{along}={labels[0]}')})."
     )
 
 

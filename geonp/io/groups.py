@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any, Protocol
 
 import netCDF4
@@ -136,7 +137,7 @@ def open_tree(
     if left_out and wanted is None:
         warn(
             f"Left out of {source.path!r}: {', '.join(map(repr, left_out))}, whose coordinates differ from those of "
-            f"other variables. Read them alone: group={left_out[0]!r} (--group {left_out[0]})."
+            f"other variables. Read them alone: group={left_out[0]!r} (--group {quote(left_out[0])})."
         )
     hidden = [str(name) for name, da in data_variables(ds).items() if da.ndim >= 2 and is_geolocation(name, da)]
     others = set(ds.data_vars) - set(hidden) if wanted is None else set(wanted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -185,7 +186,7 @@ def _beside(one: Wanted, table: Table, target: Target, frame: Frame) -> PointCov
         )
         raise InputError(
             f"the covariate {label!r} is unknown {where}: expected {remedy}, or a raster to read there "
-            f"(--covariate {label}=raster.tif)"
+            f"(--covariate {quote(f'{label}=raster.tif')})"
         )
     numbers, classes = _numbers(label, [column for column in columns if column is not None], one.raster)
     at_table = None if columns[0] is None else numbers.pop(0)

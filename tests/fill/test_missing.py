@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -246,13 +247,15 @@ def test_what_is_refused(stack: xr.Dataset, missing: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize("name", ["ndvi_qc", "quality_level", "dq"])
+@pytest.mark.parametrize("name", ["ndvi_qc", "quality_level", "dq", "ndvi qc"])
 def test_layers_of_quality_that_hide_nothing_are_said(stack: xr.Dataset, name: str, lazy: bool) -> None:
     ds = stack[["ndvi", "scl"]].load().rename(scl=name)
     ds["ndvi"].attrs["ancillary_variables"] = "dq"
     ds[name].attrs["standard_name"] = "quality_flag"
     shown = ds.chunk() if lazy else ds
-    with pytest.warns(UserWarning, match=f"ndvi: '{name}' says how good its values are.*one of clear, haze, cloud"):
+    option = f"--gaps-where {quote(f'{name}=FLAG')}"  # as a shell takes it
+    said = rf"ndvi: '{name}' says how good its values are.*\({option}\), one of clear, haze, cloud"
+    with pytest.warns(UserWarning, match=said):
         names = [variable.name for variable in normalise(shown, FillOptions())[2]]
     assert names == ["ndvi"]
     normalise(shown, FillOptions(missing=f"{name}=cloud"))
