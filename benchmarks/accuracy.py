@@ -15,7 +15,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -25,20 +25,24 @@ import numpy.typing as npt
 import torch
 import xarray as xr
 from matplotlib.cbook import get_sample_data
+from scipy import ndimage
 
 import geonp
 from geonp.evaluation.baselines import predict
-from geonp.evaluation.holdout import HoldOut, hide_simulated
+from geonp.evaluation.holdout import HoldOut, hide, hide_simulated
 from geonp.evaluation.metrics import Scores, score
 from geonp.inference import checkpoint
 from geonp.inference.student import half_width
 from geonp.io.files import open_raster
 from geonp.nn.models import build
+from geonp.training.data.small_gaps import SmallGaps, holes
 
 Field = npt.NDArray[np.float32]
 Curve = npt.NDArray[np.float64]
 
 GAPS = (("random", 0.5), ("random", 0.9), ("random", 0.98), ("clouds", 0.3), ("clouds", 0.6), ("stripes", 0.3))
+SMALL_GAPS = (("random", 0.03), ("random", 0.1), ("specks", 0.1), ("holes", 0.08))
+"""Specks are squares of 3 x 3 cells, and holes have 4 to 40 cells."""
 BASELINES = ("linear", "gdal", "thin_plate", "kriging")
 NO_NETWORK = "no network"
 PAPER = "the paper's model"
@@ -115,7 +119,18 @@ def no_network(model: str, folder: Path, scoring_steps: int = SCORING_STEPS) -> 
     return file
 
 
-def cases(folder: Path, fields: Collection[str] = FIELDS) -> Iterator[tuple[str, str, HoldOut]]:
+def hidden(truth: Field, kind: str, fraction: float, rng: np.random.Generator) -> HoldOut:
+    """Hide cells of a field."""
+    if kind == "specks":
+        return hide(truth, ndimage.binary_dilation(rng.random(truth.shape) < fraction / 9, np.ones((3, 3), bool)))
+    if kind == "holes":
+        return hide(truth, holes(rng, truth.shape, fraction, SmallGaps().hole))
+    return hide_simulated(truth, kind, fraction, rng)
+
+
+def cases(
+    folder: Path, fields: Collection[str] = FIELDS, gaps: Sequence[tuple[str, float]] = GAPS
+) -> Iterator[tuple[str, str, HoldOut]]:
     """Name of each field, kind of gaps, and hold-out."""
     for seed, (name, read) in enumerate(FIELDS.items()):
         if name not in fields:
@@ -125,8 +140,8 @@ def cases(folder: Path, fields: Collection[str] = FIELDS) -> Iterator[tuple[str,
         except geonp.GeonpError as error:
             print(f"skipped: {name}: {error}")
             continue
-        for kind, fraction in GAPS:
-            yield name, f"{kind} {fraction:.0%}", hide_simulated(truth, kind, fraction, np.random.default_rng(seed))
+        for kind, fraction in gaps:
+            yield name, f"{kind} {fraction:.0%}", hidden(truth, kind, fraction, np.random.default_rng(seed))
 
 
 def run(test: HoldOut, models: dict[str, str | Path]) -> tuple[dict[str, tuple[Scores, float]], Curve]:
@@ -170,7 +185,12 @@ def geometric(values: list[float]) -> float:
     return float(np.exp(np.mean(np.log(values))))
 
 
-def compare(data: Path, models: dict[str, str | Path], fields: Collection[str] = FIELDS) -> list[dict[str, Any]]:
+def compare(
+    data: Path,
+    models: dict[str, str | Path],
+    fields: Collection[str] = FIELDS,
+    gaps: Sequence[tuple[str, float]] = GAPS,
+) -> list[dict[str, Any]]:
     """Print the scores of each case and a summary; return all scores."""
     print(
         "| field | gaps | RMSE / kriging | / best classical | / no network | CRPS / kriging | / no network | coverage "
@@ -179,7 +199,7 @@ def compare(data: Path, models: dict[str, str | Path], fields: Collection[str] =
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     rows, everything, curves, spent = [], [], [], []
     papers: list[tuple[float, float]] = []
-    for name, gaps, test in cases(data, fields):
+    for name, kind, test in cases(data, fields, gaps):
         results, curve = run(test, models)
         curves.append(curve)
         (ours, seconds), (kriging, kriging_seconds) = results["geonp"], results["kriging"]
@@ -191,8 +211,8 @@ def compare(data: Path, models: dict[str, str | Path], fields: Collection[str] =
         rmse = ours.rmse / kriging.rmse, ours.rmse / best, ours.rmse / plain.rmse
         rows.append((*rmse, ours.crps / kriging.crps, ours.crps / plain.crps, ours.coverage(0.95)))
         cells = [f"{v:.3f}" for v in (*rows[-1], kriging.coverage(0.95))]
-        print(f"| {name} | {gaps} | {' | '.join(cells)} | {seconds:.1f} | {kriging_seconds:.1f} |", flush=True)
-        everything.append({"field": name, "gaps": gaps, **{m: s.as_dict() for m, (s, _) in results.items()}})
+        print(f"| {name} | {kind} | {' | '.join(cells)} | {seconds:.1f} | {kriging_seconds:.1f} |", flush=True)
+        everything.append({"field": name, "gaps": kind, **{m: s.as_dict() for m, (s, _) in results.items()}})
     rmse, best_rmse, plain_rmse, crps, plain_crps, coverage = (list(column) for column in zip(*rows, strict=True))
     reliability = np.abs(np.mean(curves, axis=0) - LEVELS)
     cells, seconds, kriging_seconds = (sum(column) for column in zip(*spent, strict=True))
@@ -220,7 +240,6 @@ def compare(data: Path, models: dict[str, str | Path], fields: Collection[str] =
         summary[f"cases with a CRPS below that of {PAPER}"] = f"{np.mean(np.array(crps) < 1):.0%}"
     print("\n| summary | |\n|---|---:|")
     print("\n".join(f"| {name} | {value} |" for name, value in summary.items()))
-    heaton(data, models)
     return everything
 
 
@@ -235,13 +254,16 @@ def main() -> None:
         "--paper", default=installed, help="name or path of the paper's own model; default: if installed"
     )
     parser.add_argument("--fields", nargs="*", choices=FIELDS, default=list(FIELDS), metavar="FIELD")
+    parser.add_argument("--small", action="store_true", help="small gaps instead: 3 and 10 %% at random, specks, holes")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         models: dict[str, str | Path] = {NO_NETWORK: no_network(arguments.model, Path(folder))}
         if arguments.paper:
             models[PAPER] = arguments.paper
         models["geonp"] = arguments.model
-        everything = compare(arguments.data, models, arguments.fields)
+        everything = compare(arguments.data, models, arguments.fields, SMALL_GAPS if arguments.small else GAPS)
+        if not arguments.small:
+            heaton(arguments.data, models)
     if arguments.json:
         arguments.json.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
 

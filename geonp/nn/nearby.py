@@ -99,6 +99,9 @@ class Prediction:
     mean, scale : Tensor
         Conditional mean of new measurements, and their standard deviation times the mean size of the residuals of the
         observations, standardised, ``(n, n_t)``.
+    least : Tensor
+        Smallest standard deviation, ``(n, n_t)``. Where most residuals are zero, as beside islands in a flat sea, their
+        mean says little of the others.
     features : Tensor
         What the correction reads, ``(n, n_t, n_features)``.
     places : Tensor
@@ -109,6 +112,7 @@ class Prediction:
 
     mean: Tensor
     scale: Tensor
+    least: Tensor
     features: Tensor
     places: Tensor
     loc: Tensor
@@ -149,7 +153,8 @@ class NearbyCorrection(nn.Module):
         features = ((prediction.features.to(self.mean.device) - self.mean) / self.deviation).clamp(-5.0, 5.0)
         log_ratio, tail = self.mlp(features).unbind(-1)
         ratio = torch.exp(soft_clamp(log_ratio, KRIGING.max_log_ratio))
-        return prediction.scale.to(ratio.device) * ratio, KRIGING.max_tail * torch.sigmoid(tail)
+        scale, least = prediction.scale.to(ratio.device), prediction.least.to(ratio.device)
+        return torch.maximum(scale * ratio, least), KRIGING.max_tail * torch.sigmoid(tail)
 
     @torch.no_grad()
     def predict(self, patch: Patch) -> FloatArray:
@@ -187,7 +192,8 @@ def predict(patch: Patch) -> Prediction:
         squares.depth[..., None],
     ]
     read = torch.cat(features, -1).float()
-    return Prediction(given.mean[..., 0], base * size, read, squares.places, *processes.standard(squares))
+    least = NEARBY.least * base * residual.square().mean((1, 2)).sqrt()[:, None]
+    return Prediction(given.mean[..., 0], base * size, least, read, squares.places, *processes.standard(squares))
 
 
 def _conditioned(squares: SquareBatch, processes: _Processes) -> tuple[Conditional, Tensor, Tensor]:

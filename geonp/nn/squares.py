@@ -30,6 +30,8 @@ class NearbySettings:
     """Side of the tiles whose squares use one reading: the one by which observations of two of them are likeliest."""
     df: float = 4.0
     """Degrees of freedom of this likelihood, so that single values do not decide."""
+    least: float = 0.5
+    """Smallest standard deviation relative to that which the root mean square of the residuals gives."""
     smallest: float = 1e-3
     """Smallest scale of a reading relative to the spread of the values of a tile: one of equal values says nothing of
     others."""

@@ -15,8 +15,10 @@ from geonp.errors import PredictionError
 from geonp.inference.checkpoint import load_model
 from geonp.inference.nearby import blocks_of
 from geonp.inference.predictor import Predictor
+from geonp.inference.student import half_width
 from geonp.nn.nearby import predict
 from geonp.nn.squares import NEARBY, Patch, Reading
+from geonp.training.data.small_gaps import holes
 
 FRAME = 112
 
@@ -104,6 +106,16 @@ def test_islands_of_a_flat_sea_are_not_filled_as_sea_without_error() -> None:
     standard_error = filled["elevation_standard_error"].values[missing & differs]
     assert standard_error.min() > 1e-6
     assert np.quantile(error / standard_error, 0.98) < 6
+
+
+@pytest.mark.parametrize("share", [0.04, 0.1])
+def test_intervals_hold_in_small_holes_of_smooth_fields(share: float) -> None:
+    rng = np.random.default_rng(7)
+    field = ndimage.gaussian_filter(rng.standard_normal((200, 200)), 3.0)
+    missing = holes(rng, field.shape, share, (4.0, 40.0))
+    filled = geonp.infill(xr.DataArray(np.where(missing, np.nan, field), dims=("y", "x"), name="a"), tails=True)
+    a, error, tail = (filled[name].values[missing] for name in ("a", "a_standard_error", "a_tail"))
+    assert 0.9 < np.mean(np.abs(a - field[missing]) < half_width(error, tail, 0.95)) < 0.985
 
 
 def test_contradicted_observation_hardly_counts() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from copy import deepcopy
 
+import numpy as np
 import pytest
 import torch
+from scipy import ndimage
 
 from geonp.inference.checkpoint import load_model
+from geonp.training.data.small_gaps import holes
 from geonp.training.objective import Objective
 from geonp.training.patches import patch_scores
 from geonp.training.recipe import load
@@ -35,3 +38,16 @@ def test_correction_alone_learns_from_small_gaps(device: str) -> None:
     loss = torch.func.functional_call(objective, dict(zip(names, weights, strict=True)), (there,))
     loss.backward()
     assert weights[-1].grad.abs().min() > 0
+
+
+def test_holes_have_their_sizes() -> None:
+    missing = holes(np.random.default_rng(0), (300, 300), 0.002, (4.0, 40.0))
+    gaps, n = ndimage.label(np.tile(missing, (2, 2)))
+    sizes = np.bincount(gaps.ravel())[1:]
+    # holes at an edge go on at the other one
+    of_whole = np.array([gaps[row + 300 * (row < 150), col + 300 * (col < 150)] for row, col in np.argwhere(missing)])
+    sizes = sizes[np.unique(of_whole) - 1]
+    assert n >= len(sizes) > 5
+    assert 4 <= sizes.min() <= 10
+    assert 20 < sizes.max() <= 80  # two may touch
+    assert 0.002 <= missing.mean() < 0.002 + 40 / 300**2
