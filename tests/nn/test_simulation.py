@@ -23,7 +23,7 @@ def correlation(distance: np.ndarray, kernel: int) -> np.ndarray:
 def test_errors_have_the_conditional_covariance(kernel: int, sphere: bool) -> None:
     rng, n = np.random.default_rng(0), 500 if sphere else 2000  # a sphere takes six times as long
     targets = np.stack([np.linspace(-6, 6, 25), np.full(25, 0.3)], 1)
-    places = np.concatenate([targets, rng.uniform(-16, 16, (60, 2))])
+    places = np.concatenate([targets, rng.uniform(-10, 10, (24, 2))])
     middle, unit = (0.0, 35.0), 1.4
     if sphere:
         xy = places * unit * [1 / np.cos(np.radians(35)), 1] + middle
@@ -38,7 +38,7 @@ def test_errors_have_the_conditional_covariance(kernel: int, sphere: bool) -> No
     metric = torch.eye(2, dtype=torch.float64)[None, None] / LENGTH**2
     process = LocalProcess(metric, weights, ones, 0 * ones, NOISE * ones[..., 0])
     cells = (np.arange(len(x)), np.zeros(len(x), int))
-    of = Places(x, jacobian, cells, 60, None, float(scale), float(0.25 * scale))
+    of = Places(x, jacobian, cells, 24, None, float(scale), float(0.25 * scale))
     errors = simulate(process, 0, np.arange(len(x)), of, Noise((3, 4), n))
     covariance = correlation(np.linalg.norm(seen[:, None] - seen[None], axis=-1), kernel) + NOISE * np.eye(len(x))
     inner, across = covariance[25:, 25:], covariance[25:, :25]
