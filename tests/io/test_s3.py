@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -97,9 +98,11 @@ def files(options: dict[str, Any], root: str) -> dict[str, bytes]:
 
 
 def test_a_store_is_filled_although_requests_fail(
-    model: str, source: xr.Dataset, options: dict[str, Any], flaky: Flaky
+    model: str, source: xr.Dataset, options: dict[str, Any], flaky: Flaky, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flaky.every = 20  # clients wait before they ask again
+    # clients wait before they ask again, for a random share of a second or more: here, not at all
+    monkeypatch.setattr("botocore.retryhandler.random", SimpleNamespace(random=lambda: 0.0))
+    flaky.every = 20
     given = open_raster("s3://rasters/in.zarr", chunks=None, storage_options=options)
     how: dict[str, Any] = {"storage_options": options, "source_options": options, "model": model}
     report = fill_store(given, "s3://rasters/out.zarr", chunks=16, **how)
