@@ -83,10 +83,10 @@ def test_samples_in_the_raster_are_used_with_a_warning_if_few(model: str) -> Non
     assert table.standard_error[0] == pytest.approx(own.std(ddof=1), rel=1e-6)
 
 
-def test_options_without_effect_on_a_raster_with_samples_are_named(model: str) -> None:
-    filled = infill(raster(), model=model, samples=30)
+def test_options_without_effect_on_a_raster_with_samples_are_named(wide_tiles: str) -> None:
+    filled = infill(raster(), model=wide_tiles, samples=30)
     with pytest.warns(UserWarning, match=r"^max_distance, samples: no effect, because .* has 30 samples"):
-        table = aggregate(filled, 8, model=model, max_distance=3.0, seed=1, samples=50)
+        table = aggregate(filled, 8, model=wide_tiles, max_distance=3.0, seed=1, samples=50)
     with pytest.warns(UserWarning, match=r"^model: no effect"):
         aggregate(filled, 8, model="tnpkr-sa")
     pd.testing.assert_frame_equal(table, aggregate(filled, 8, seed=0, samples=200))
@@ -352,22 +352,22 @@ def test_a_result_in_the_bands_of_a_geotiff_is_that_result(model: str, tmp_path:
     )
 
 
-def test_samples_in_the_bands_of_a_geotiff_are_used(model: str, tmp_path: Path) -> None:
+def test_samples_in_the_bands_of_a_geotiff_are_used(wide_tiles: str, tmp_path: Path) -> None:
     """They were left aside without a word: others were drawn, or refused for a fill within bounds."""
-    filled = infill(np.exp(raster()).to_dataset(name="a"), model=model, samples=30, bounds=(0, None))
+    filled = infill(np.exp(raster()).to_dataset(name="a"), model=wide_tiles, samples=30, bounds=(0, None))
     write_raster(filled, tmp_path / "filled.tif")
     pd.testing.assert_frame_equal(aggregate(open_raster(tmp_path / "filled.tif"), 8), aggregate(filled, 8), rtol=1e-5)
     stack = xr.concat([raster(), raster() + 1], "time").to_dataset(name="a")
-    filled = infill(stack, model=model, samples=30, quantiles=[0.1])
+    filled = infill(stack, model=wide_tiles, samples=30, quantiles=[0.1])
     write_raster(filled, tmp_path / "stack.tif")
     table = aggregate(open_raster(tmp_path / "stack.tif"), 8)
     assert table.pop("slice").unique().tolist() == ["time=0", "time=1"]
     pd.testing.assert_frame_equal(table, aggregate(filled, 8).drop(columns="time"), rtol=1e-5)
 
 
-def test_the_command_writes_the_table_of_the_function(model: str, tmp_path: Path) -> None:
+def test_the_command_writes_the_table_of_the_function(wide_tiles: str, tmp_path: Path) -> None:
     source, out = tmp_path / "filled.zarr", tmp_path / "table.csv"
-    write_raster(infill(raster(), model=model, samples=30), source)
+    write_raster(infill(raster(), model=wide_tiles, samples=30), source)
     command = ["aggregate", source, "--blocks", 8, "--out"]
     cli(*command, out)
     expected = aggregate(open_raster(source), 8)
