@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def state():
     thread.start()
     thread.join()
     levels = {name: level for name, level in levels.items() if level}
-    return [levels, logging.root.level, len(logging.root.handlers), torch.get_num_threads(), later, tuned]
+    return [levels, logging.root.level, len(logging.root.handlers), torch.get_num_threads(), later, [*tuned]]
 """
 
 IMPORT = """
@@ -68,24 +69,31 @@ dask.array.zeros(1).compute()
 """
 NOTE = "\nstates.append(state())\n"
 THREADS = "torch.set_num_threads(3)\n"
+CHANGES = "logging.getLogger('geonp').setLevel(10)\ntorch.set_num_threads(5)\nSpy(None).mallopt(-1, -1)"
 
 
-def outcomes(code: str, *arguments: str) -> list[object]:
+def outcomes(code: str, *arguments: str) -> list[Any]:
     """States of a fresh interpreter that runs some code, wherever this notes them."""
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     command = [sys.executable, "-W", "ignore", "-c", f"{SPY}{STATE}{code}\nprint(json.dumps(states))", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    return json.loads(done.stdout)
+    found: list[Any] = json.loads(done.stdout)
+    return found
 
 
-def test_the_state_would_be_seen_to_change() -> None:
-    code = "import torch\nlogging.getLogger('geonp').setLevel(10)\ntorch.set_num_threads(3)\nSpy(None).mallopt(-1, -1)"
-    ((levels, _, _, threads, later, tuned),) = outcomes(code + NOTE)
-    assert (levels["geonp"], threads, later, tuned) == (10, 3, [3], ["mallopt"])
+@pytest.fixture(scope="module")
+def without_geonp() -> list[Any]:
+    """States with the libraries alone: at first, with threads, and after changes of all kinds."""
+    return outcomes(f"{LIBRARIES}{NOTE}{THREADS}{NOTE}{CHANGES}{NOTE}")
 
 
-def test_importing_filling_and_training_leave_the_process_as_it_was(model: str) -> None:
-    at_first, with_threads = outcomes(f"{LIBRARIES}{NOTE}{THREADS}{NOTE}")
+def test_the_state_would_be_seen_to_change(without_geonp: list[Any]) -> None:
+    _, _, (levels, _, _, threads, later, tuned) = without_geonp
+    assert (levels["geonp"], threads, later, tuned) == (10, 5, [5], ["mallopt"])
+
+
+def test_importing_filling_and_training_leave_the_process_as_it_was(model: str, without_geonp: list[Any]) -> None:
+    at_first, with_threads, _ = without_geonp
     found = outcomes(f"{IMPORT}{LIBRARIES}{NOTE}{THREADS}{FILL}{NOTE}{TRAIN}{NOTE}", model)
     assert found == [at_first, with_threads, with_threads]
 
