@@ -253,16 +253,16 @@ def test_the_shipped_model_predicts_the_same_bits_in_a_process(
     processes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     predictor, _ = resolve("tnpkr-sa", "cpu", None)
-    batches = points(8)
+    batches = points(4)
 
     def call(batch: Points) -> tuple[Any, int, int]:
         return predictor(batch), os.getpid(), torch.get_num_threads()
 
-    elsewhere, pids, threads = zip(*on_cores(call, batches, "cpu", 8), strict=True)
+    elsewhere, pids, threads = zip(*on_cores(call, batches, "cpu", 4), strict=True)
     assert set(pids) <= children()
     assert set(threads) == {1}
     monkeypatch.setattr(parallel, "PROCESSES", ProcessSettings(start_after=10**9))
-    here, pids, _ = zip(*on_cores(call, batches, "cpu", 8), strict=True)
+    here, pids, _ = zip(*on_cores(call, batches, "cpu", 4), strict=True)
     assert set(pids) == {os.getpid()}
     for a, b in zip(elsewhere, here, strict=True):
         np.testing.assert_array_equal(a, b)
