@@ -126,10 +126,12 @@ def test_streams_may_be_closed(tmp_path: Path, ds: xr.Dataset, model: str, close
 def test_streams_may_be_in_ascii(tmp_path: Path, ds: xr.Dataset, model: str) -> None:
     """As with PYTHONIOENCODING=ascii: standard output is strict, and standard error writes escapes."""
     ds.rename(a="höhe").to_netcdf(tmp_path / "in.nc")
-    command = ["fill", tmp_path / "in.nc", tmp_path / "out.nc", "--model", model, "-v"]
-    done = CliRunner(charset="ascii").invoke(main, list(map(str, command)), catch_exceptions=False)
-    assert "Traceback" not in done.output
-    assert done.exit_code == 0, done.output
+    source, out = str(tmp_path / "in.nc"), str(tmp_path / "out.nc")
+    for command in (["info", source], ["fill", source, out, "--model", model, "-v"]):
+        done = CliRunner(charset="ascii").invoke(main, command, catch_exceptions=False)
+        assert "Traceback" not in done.output
+        assert done.exit_code == 0, done.output
+        assert r"h\xf6he" in done.output
     with xr.open_dataset(tmp_path / "out.nc") as out:
         assert not out["höhe"].isnull().any()
 
