@@ -5,6 +5,8 @@ are cuts of up to 256 x 256 cells; hidden cells are scored. No model was trained
 Jacksboro and on SST stripes led to two choices (the likelihood step, smoothed fields in the prior), see RESULTS.md; the
 air temperature and the Landsat band were added later and led to none.
 
+With ``--small``, small gaps are filled instead, as by the faster method for them.
+
 A model without a network, :func:`no_network`, shows what the network is worth; the paper's own model, where its weights
 are installed or given by ``--paper``, what the kriging head is worth.
 """

@@ -42,7 +42,7 @@ errors = fill_option(
 
 
 def opener(storage_options: Mapping[str, Any] | None = None, **defaults: Any) -> Callable[..., xr.Dataset]:
-    """:func:`geonp.io.files.open_raster` with defaults, and with `storage_options` for URLs."""
+    """:func:`geonp.io.files.open_raster` with defaults, and with `storage_options` for URLs and references to them."""
     from geonp.io.files import open_raster
 
     def opened(place: str, **options: Any) -> xr.Dataset:

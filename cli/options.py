@@ -103,7 +103,8 @@ storage_option = click.option(
     "storage",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Option of the file system of URLs, such as endpoint_url=http://localhost:9000; repeatable. Never stored.",
+    help="Option of the file system of URLs, and of those that references of kerchunk lead to, such as "
+    "endpoint_url=http://localhost:9000; repeatable. Never stored.",
 )
 """Access to an object store; see :func:`file_system`."""
 part = together(bands, variables, place, crs, bbox, select)
@@ -258,7 +259,7 @@ def may_be_remote(place: str) -> bool:
 
 
 def _has_url(value: object) -> bool:
-    """Whether the value of a parameter has a URL, perhaps after a name."""
+    """Whether the value of a parameter is, or may refer to, a URL, perhaps after a name."""
     if isinstance(value, (tuple, list)):
         return any(map(_has_url, value))
     return isinstance(value, str) and may_be_remote(value)

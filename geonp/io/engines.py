@@ -36,16 +36,15 @@ class Engine:
     def __init__(
         self, name: Literal["kerchunk", "icechunk"], path: str, options: Mapping[str, Any] | None = None
     ) -> None:
-        self.name, self.path, self.options = name, path, dict(options or {})
+        self.name, self.path, self.options = name, path, options or {}
 
     def open(self, chunks: Any = None, group: str = "") -> xr.Dataset:
         """Open without decoding; as dask arrays unless `chunks` is None."""
         options: Any = {"decode_cf": False, "chunks": None if chunks is None else {}, "cache": False}
         if self.name == "kerchunk":
             _require("kerchunk", "kerchunk")
-            store = import_module("kerchunk.utils").refs_as_store(
-                self.path, read_only=True, remote_options=self.options
-            )
+            as_store = import_module("kerchunk.utils").refs_as_store
+            store = as_store(self.path, read_only=True, remote_options=dict(self.options))  # which it changes
         else:
             _require("icechunk", "icechunk")
             import icechunk

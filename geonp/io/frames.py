@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from pyproj import CRS
+from pyproj.exceptions import CRSError
 
 from geonp.errors import InputError, from_extra, reason
 from geonp.io.columns import TABLES, plain
@@ -143,8 +144,8 @@ def with_places(table: pd.DataFrame, places: Float64Array, crs: Any) -> pd.DataF
 def _with_places_in_text(table: pd.DataFrame) -> pd.DataFrame:
     """A table with the places of the first column of points as well-known text, unless it has columns of coordinates.
 
-    As PostGIS writes them, texts may begin with the number of a CRS. Raises InputError for several CRS, text that is
-    not well-known, and other geometries.
+    The text may begin with the number of a CRS, as that of PostGIS does. Raises InputError for several CRS, an unknown
+    one, text that cannot be read, and other geometries.
     """
     if {plain(str(name)) for name in table} & {*TABLES.x_names, *TABLES.y_names}:
         return table
@@ -155,18 +156,18 @@ def _with_places_in_text(table: pd.DataFrame) -> pd.DataFrame:
         with from_extra("vector", "shapely"):
             import shapely
         parts = known_rows.astype(str).str.extract(_WITH_CRS)
-        systems = {f"EPSG:{number}" for number in parts[0].dropna()}
+        systems = {f"EPSG:{number}" for number in parts[0].dropna() if int(number)}  # 0: unknown
         if len(systems) > 1:
             got = ", ".join(sorted(systems))
             raise InputError(f"column {name!r} has points in several CRS: got {got}, expected one")
         shapes = np.full(len(table), None, object)
         try:
             shapes[column.notna().to_numpy()] = shapely.from_wkt(parts[1].to_numpy(object))
-        except shapely.errors.ShapelyError as error:
+            crs = CRS.from_user_input(systems.pop()) if systems else table.attrs.get("crs")
+        except (shapely.errors.ShapelyError, CRSError) as error:
             raise InputError(
                 f"column {name!r} must hold points as well-known text, such as 'POINT (10.5 47.2)': {reason(error)}"
             ) from error
-        crs = table.attrs.get("crs") if not systems else systems.pop()
         return with_places(table, points_of(shapes, f"column {name!r}"), crs)
     return table
 

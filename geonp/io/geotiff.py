@@ -170,8 +170,8 @@ def _create(
     """Create a GeoTIFF without values, with tags, scales and offsets; `gcps` are control points and their CRS."""
     try:
         # blocks of interleaved bands would be read and written again for each band
-        kept = {"tiled": True, "INTERLEAVE": "BAND", "BIGTIFF": "IF_SAFER"}
-        with rasterio.open(draft, "w", driver="GTiff", **kept, **profile) as file:
+        layout = {"tiled": True, "INTERLEAVE": "BAND", "BIGTIFF": "IF_SAFER"}
+        with rasterio.open(draft, "w", driver="GTiff", **layout, **profile) as file:
             if gcps is not None:
                 file.gcps = gcps
             write_tags(file, ds, layers)

@@ -100,8 +100,8 @@ class Prediction:
         Conditional mean of new measurements, and their standard deviation times the mean size of the residuals of the
         observations, standardised, ``(n, n_t)``.
     least : Tensor
-        Smallest standard deviation, ``(n, n_t)``. Where most residuals are zero, as beside islands in a flat sea, their
-        mean says little of the others.
+        Smallest standard deviation after the correction, ``(n, n_t)``. Where most residuals are zero, as beside islands
+        in a flat sea, their mean says little of the others.
     features : Tensor
         What the correction reads, ``(n, n_t, n_features)``.
     places : Tensor

@@ -83,8 +83,8 @@ def interpolate(
     Parameters
     ----------
     points : DataFrame or Dataset
-        One row per measurement, with columns of coordinates and of values. Rows without a finite value or location are
-        ignored. A Dataset has variables and coordinates along one dimension.
+        One row per measurement, with columns of coordinates, or of points as well-known text, and of values. Rows
+        without a finite value or location are ignored. A Dataset has variables and coordinates along one dimension.
     at : DataArray, Dataset or DataFrame
         Where to predict: the grid of a raster, lazily if it is chunked by dask, or the locations in a table: in its own
         CRS or, with the same names of coordinates, in that of the measurements. :func:`geonp.lattice` creates a grid.

@@ -132,6 +132,8 @@ def test_points_are_read_from_well_known_text(tmp_path: Path) -> None:
     table = read_table(frame, "temp", None, None)
     np.testing.assert_array_equal(table.xy, [[500_000, 5_200_000], [500_010, 5_199_999], [np.nan, np.nan]])
     assert table.crs.to_epsg() == 32632
+    unknown = frame.assign(geom=frame["geom"].str.replace("32632", "0"))
+    assert read_table(unknown, "temp", None, None).crs is None
     # columns of coordinates say more
     table = read_table(frame.assign(lon=7.0, lat=[50.0, 51.0, 52.0]), "temp", None, None)
     np.testing.assert_array_equal(table.xy[:, 1], [50.0, 51.0, 52.0])
@@ -142,6 +144,8 @@ def test_points_are_read_from_well_known_text(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=message):
             read_table(frame.assign(geom=[*text, other]), "temp", None, None)
+    with pytest.raises(InputError, match=r"must hold points as well-known text.* crs not found: EPSG:999999"):
+        read_table(frame.assign(geom=frame["geom"].str.replace("32632", "999999")), "temp", None, None)
 
 
 @pytest.mark.parametrize("name", [None, "id"])

@@ -117,7 +117,7 @@ class SmallGaps:
 
 
 def _differ(values: FloatArray) -> BoolArray:
-    """Squares within whose width not all cells are equal: equal ones are predicted without an error."""
+    """Squares that differ, or the cells within a square's side of them: nothing is learned where all are equal."""
     width = 2 * NEARBY.side_px + 1
     differs = ndimage.maximum_filter(values, width) > ndimage.minimum_filter(values, width)
     rows, cols = (n // NEARBY.side_px for n in values.shape)
